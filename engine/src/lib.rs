@@ -1,0 +1,19 @@
+//! walrelay's pure part: wire formats, event mapping, confirms, ledger and the flow that joins them.
+//!
+//! Nothing here opens a socket, starts a task or reads a clock. Time is passed in, bytes are passed in and
+//! handed out, so that every rule of delivery can be tested without a server.
+
+pub mod amqp;
+pub mod confirms;
+pub mod event;
+pub mod flow;
+pub mod hold;
+pub mod ledger;
+pub mod lsn;
+pub mod pgoutput;
+pub mod report;
+pub mod route;
+pub mod walsender;
+pub mod window;
+
+pub use lsn::Lsn;

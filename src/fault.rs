@@ -1,0 +1,199 @@
+//! The one table of faults: what each kind means for delivery, its metric label and its remedy.
+//!
+//! Readiness, the log, the metrics and `doctor` all read this table, so they name the same cause.
+
+/// What a fault means for delivery (rule 8 of `docs/delivery-rules.md`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Heals alone: retried for ever, never an exit.
+    Unavailable,
+    /// Needs a person: named, checked again, and an exit only with `--exit-on-halt`.
+    Halted,
+}
+
+/// Declares [`FaultKind`] together with its table, so that a kind without a row cannot exist.
+macro_rules! fault_kinds {
+    ($($(#[$doc:meta])+ $kind:ident: $class:ident, $label:literal, $remedy:literal;)+) => {
+        /// A kind of fault, as operators tell them apart.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum FaultKind { $($(#[$doc])+ $kind,)+ }
+
+        impl FaultKind {
+            /// Every kind, in the order of the table.
+            pub const ALL: &[Self] = &[$(Self::$kind,)+];
+
+            /// Whether it heals alone or needs a person.
+            #[must_use]
+            pub const fn class(self) -> Class {
+                match self { $(Self::$kind => Class::$class,)+ }
+            }
+
+            /// The label value in metrics and the `cause` in readiness.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$kind => $label,)+ }
+            }
+
+            /// What to do about it, in one sentence.
+            #[must_use]
+            pub const fn remedy(self) -> &'static str {
+                match self { $(Self::$kind => $remedy,)+ }
+            }
+        }
+    };
+}
+
+fault_kinds! {
+    /// No connection: refused, reset, timed out, host name unknown.
+    DatabaseUnreachable: Unavailable, "database_unreachable",
+        "check that PostgreSQL runs and that the host and port of postgres.url are right";
+    /// The server starts up, shuts down or recovers (57P01, 57P02, 57P03).
+    DatabaseRestarting: Unavailable, "database_restarting",
+        "wait until PostgreSQL is up again";
+    /// The server accepts no further connection (53300).
+    DatabaseConnectionsExhausted: Unavailable, "database_connections_exhausted",
+        "raise max_connections and max_wal_senders, or end connections that are not needed";
+    /// Password or role refused, or no pg_hba.conf line for us (28P01, 28000).
+    DatabaseAuthentication: Unavailable, "database_authentication",
+        "check the user of postgres.url, its password (postgres.password_file), and pg_hba.conf";
+    /// The TLS handshake with PostgreSQL failed, or the server offers none.
+    DatabaseTls: Unavailable, "database_tls",
+        "check sslmode and sslrootcert of postgres.url against the server's certificate";
+    /// The server stayed silent beyond its deadline.
+    DatabaseSilent: Unavailable, "database_silent",
+        "check the network between walrelay and PostgreSQL";
+    /// The server or something before it said what the protocol does not allow.
+    DatabaseProtocol: Halted, "database_protocol",
+        "connect directly to PostgreSQL 14 to 18, not through a pooler that cannot carry replication";
+    /// The database named in the URL does not exist (3D000).
+    DatabaseMissing: Halted, "database_missing",
+        "create the database or correct the name in postgres.url";
+    /// An error of the server that has no row of its own in this table.
+    DatabaseError: Unavailable, "database_error",
+        "look the SQLSTATE up in PostgreSQL's appendix A and in the server's log";
+    /// The server is older than 14.
+    DatabaseUnsupported: Halted, "database_unsupported",
+        "use PostgreSQL 14 to 18";
+    /// `wal_level` is not `logical`.
+    WalLevel: Halted, "wal_level",
+        "alter system set wal_level = 'logical', then restart PostgreSQL";
+    /// The role lacks REPLICATION (42501).
+    ReplicationRole: Halted, "replication_role",
+        "alter role ... replication (on a managed service grant its replication role)";
+    /// The slot does not exist.
+    SlotMissing: Halted, "slot_missing",
+        "run `walrelay setup`; after a promotion or a dropped slot, events may have been missed";
+    /// The slot belongs to another plugin or database, or is physical.
+    SlotForeign: Halted, "slot_foreign",
+        "choose another postgres.slot, or drop that slot if nobody needs it";
+    /// Another process streams from the slot (55006).
+    SlotInUse: Unavailable, "slot_in_use",
+        "wait, or stop the other process that streams from this slot";
+    /// The slot's WAL was removed (`wal_status` = lost).
+    SlotLost: Halted, "slot_lost",
+        "run `walrelay teardown` and `walrelay setup`; events committed meanwhile must be sent again by hand";
+    /// The publication does not exist, or did not at the slot's point of the WAL.
+    PublicationMissing: Halted, "publication_missing",
+        "run `walrelay setup`; if the publication was dropped while the slot existed, make the slot anew too";
+    /// The publication does not publish inserts, or not all rows and columns.
+    PublicationUnfit: Halted, "publication_unfit",
+        "let the publication publish inserts of all rows and columns: alter publication ... set (publish = 'insert')";
+    /// A configured table is missing or not in the publication.
+    TableNotPublished: Halted, "table_not_published",
+        "run `walrelay setup`, or alter publication ... add table ...";
+    /// A configured table does not exist.
+    TableMissing: Halted, "table_missing",
+        "create the outbox table (`walrelay setup` does) or correct outbox.table";
+    /// A configured table is unlogged or temporary: its rows never reach the WAL.
+    TableUnlogged: Halted, "table_unlogged",
+        "alter table ... set logged";
+    /// A table lacks a column that an event needs.
+    ColumnMissing: Halted, "column_missing",
+        "give the outbox table the columns id, aggregate_type, aggregate_id, event_type and payload";
+    /// The stream brought a row of a table that is not configured (rule 4).
+    TableUnknown: Halted, "table_unknown",
+        "add the table to [[outbox]] or take it out of the publication";
+    /// A frame larger than the cap.
+    FrameTooLarge: Halted, "frame_too_large",
+        "keep outbox rows below the cap; store large payloads elsewhere and publish a reference";
+    /// No connection: refused, reset, timed out, host name unknown.
+    BrokerUnreachable: Unavailable, "broker_unreachable",
+        "check that RabbitMQ runs and that the host and port of rabbitmq.uri are right";
+    /// User or password refused (403 while connecting).
+    BrokerAuthentication: Unavailable, "broker_authentication",
+        "check the user of rabbitmq.uri and its password (rabbitmq.password_file)";
+    /// The TLS handshake with RabbitMQ failed.
+    BrokerTls: Unavailable, "broker_tls",
+        "check the certificate authority and the host name of rabbitmq.uri against the broker's certificate";
+    /// The virtual host does not exist or is closed to this user (530).
+    BrokerVhost: Halted, "broker_vhost",
+        "create the virtual host and give the user permissions on it, or correct rabbitmq.uri";
+    /// The broker closed the connection (320 and others).
+    BrokerClosed: Unavailable, "broker_closed",
+        "wait until RabbitMQ is up again; its log says why it closed the connection";
+    /// Neither data nor heartbeat within the deadline.
+    BrokerSilent: Unavailable, "broker_silent",
+        "check the network between walrelay and RabbitMQ";
+    /// The broker raised an alarm and takes no messages (`connection.blocked`).
+    BrokerBlocked: Unavailable, "broker_blocked",
+        "free memory or disk space on the RabbitMQ node: `rabbitmq-diagnostics alarms` names the alarm";
+    /// A message stayed without an answer beyond `delivery.confirm_timeout`.
+    ConfirmTimeout: Unavailable, "confirm_timeout",
+        "check the queues bound to the exchange: a quorum queue without majority answers nothing";
+    /// The broker, or something before it, said what the protocol does not allow.
+    BrokerProtocol: Halted, "broker_protocol",
+        "check that rabbitmq.uri names an AMQP 0-9-1 port of RabbitMQ 3.10 or newer";
+    /// The exchange does not exist (404).
+    ExchangeMissing: Halted, "exchange_missing",
+        "declare the exchange, let walrelay do so ([rabbitmq.declare]), or correct rabbitmq.exchange";
+    /// No permission to write to the exchange, or to declare it (403).
+    ExchangeForbidden: Halted, "exchange_forbidden",
+        "give the user write permission on the exchange: rabbitmqctl set_permissions";
+    /// The exchange exists with other properties than those to declare (406).
+    ExchangeMismatch: Halted, "exchange_mismatch",
+        "make [rabbitmq.declare] agree with the exchange that exists, or leave it out";
+    /// The broker refused a message for its properties or size (406 and the like).
+    MessageRefused: Halted, "message_refused",
+        "the broker's log names what it refused: correct the row's producer or the broker's limit";
+    /// An event is held: returned as unroutable.
+    EventUnroutable: Halted, "event_unroutable",
+        "bind a queue to the exchange for the event's routing key; walrelay tries it again by itself";
+    /// An event is held: a queue refused it (nack).
+    EventNacked: Unavailable, "event_nacked",
+        "make room in the full queue or raise its limit; walrelay tries the event again by itself";
+    /// An event is held: the row cannot become a message.
+    EventInvalid: Halted, "event_invalid",
+        "see the log line for the column at fault; the event stays held until it is settled by hand";
+    /// The exclusive lock of a command is taken by another one, or a rule of the configuration is broken.
+    Configuration: Halted, "configuration",
+        "correct the configuration: `walrelay config check`";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_unique_and_fit_for_metrics() {
+        let mut labels: Vec<_> = FaultKind::ALL.iter().map(|kind| kind.label()).collect();
+        labels.sort_unstable();
+        let count = labels.len();
+        labels.dedup();
+        assert_eq!(labels.len(), count);
+        assert!(
+            labels
+                .iter()
+                .all(|label| label.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+        );
+    }
+
+    #[test]
+    fn every_remedy_is_one_line() {
+        for kind in FaultKind::ALL {
+            assert!(
+                !kind.remedy().is_empty() && !kind.remedy().contains('\n'),
+                "{kind:?}"
+            );
+        }
+    }
+}
