@@ -1,1 +1,5 @@
-//! To be written.
+//! Sockets: connecting, TLS, and the buffered wire that both protocols are spoken over.
+
+mod wire;
+
+pub use wire::{Progress, Wire};
