@@ -13,7 +13,9 @@ pub mod lsn;
 pub mod pgoutput;
 pub mod report;
 pub mod route;
+pub mod timestamp;
 pub mod walsender;
 pub mod window;
 
 pub use lsn::Lsn;
+pub use timestamp::PgTimestamp;
