@@ -5,15 +5,21 @@
 
 pub mod amqp;
 pub mod confirms;
+pub mod decode;
 pub mod event;
 pub mod flow;
 pub mod hold;
 pub mod ledger;
 pub mod lsn;
 pub mod pgoutput;
+#[cfg(test)]
+mod property;
 pub mod report;
 pub mod route;
+pub mod timestamp;
 pub mod walsender;
 pub mod window;
 
+pub use decode::DecodeError;
 pub use lsn::Lsn;
+pub use timestamp::PgTimestamp;

@@ -1,0 +1,122 @@
+//! Content headers, as far as a returned message needs them.
+
+use super::constants::{class, header, property};
+use super::error::AmqpError;
+use super::reader::Reader;
+use super::table::{FieldValue, Table};
+use crate::Lsn;
+
+/// The header of a content: what a body is and how long (specification, section 4.2.6.1, "The Content Header").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContentHeader<'a> {
+    /// Bytes of body that follow in body frames.
+    pub body_size: u64,
+    /// The message's properties.
+    pub properties: Properties<'a>,
+}
+
+/// A message's properties; those that a publisher does not read back are checked and passed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Properties<'a> {
+    headers: Option<Table<'a>>,
+    message_id: Option<&'a [u8]>,
+}
+
+/// The commit LSN and `tx_seq` of one of our own messages, from the content header by which it came back; `None` where
+/// it lacks these headers, so is not ours.
+///
+/// # Errors
+/// A payload that is no content header of the basic class.
+pub fn returned_key(header_payload: &[u8]) -> Result<Option<(Lsn, u64)>, AmqpError> {
+    let content = ContentHeader::decode(header_payload)?;
+    let Some(headers) = content.properties.headers() else {
+        return Ok(None);
+    };
+    let (mut commit_lsn, mut tx_seq) = (None, None);
+    for entry in headers.iter() {
+        let (name, value) = entry?;
+        if name == header::COMMIT_LSN.as_bytes() {
+            commit_lsn = lsn(value);
+        } else if name == header::TX_SEQ.as_bytes() {
+            tx_seq = value.integer().and_then(|number| u64::try_from(number).ok());
+        }
+    }
+    Ok(commit_lsn.zip(tx_seq))
+}
+
+impl<'a> ContentHeader<'a> {
+    /// Reads a header frame's payload.
+    ///
+    /// # Errors
+    /// Another class than basic, unknown property flags, or a payload that is not exactly the properties it announces.
+    pub fn decode(payload: &'a [u8]) -> Result<Self, AmqpError> {
+        let mut reader = Reader::new(payload);
+        let class_id = reader.u16("class-id")?;
+        if class_id != class::BASIC {
+            return Err(AmqpError::ContentClass { class_id });
+        }
+        reader.u16("weight")?;
+        let body_size = reader.u64("body-size")?;
+        let properties = Properties::read(&mut reader)?;
+        reader.finish()?;
+        Ok(Self {
+            body_size,
+            properties,
+        })
+    }
+}
+
+impl<'a> Properties<'a> {
+    /// The `headers` table.
+    #[must_use]
+    pub const fn headers(&self) -> Option<Table<'a>> {
+        self.headers
+    }
+
+    /// The `message-id`.
+    #[must_use]
+    pub const fn message_id(&self) -> Option<&'a [u8]> {
+        self.message_id
+    }
+
+    fn read(reader: &mut Reader<'a>) -> Result<Self, AmqpError> {
+        let flags = reader.u16("property-flags")?;
+        if flags & property::UNKNOWN != 0 {
+            return Err(AmqpError::PropertyFlags { flags });
+        }
+        let has = |flag: u16| flags & flag != 0;
+        let text = |reader: &mut Reader<'a>, flag: u16, field: &'static str| {
+            has(flag).then(|| reader.short_string(field)).transpose()
+        };
+        text(reader, property::CONTENT_TYPE, "content-type")?;
+        text(reader, property::CONTENT_ENCODING, "content-encoding")?;
+        let headers = has(property::HEADERS)
+            .then(|| Table::read(reader, "headers"))
+            .transpose()?;
+        has(property::DELIVERY_MODE)
+            .then(|| reader.u8("delivery-mode"))
+            .transpose()?;
+        has(property::PRIORITY)
+            .then(|| reader.u8("priority"))
+            .transpose()?;
+        text(reader, property::CORRELATION_ID, "correlation-id")?;
+        text(reader, property::REPLY_TO, "reply-to")?;
+        text(reader, property::EXPIRATION, "expiration")?;
+        let message_id = text(reader, property::MESSAGE_ID, "message-id")?;
+        has(property::TIMESTAMP)
+            .then(|| reader.u64("timestamp"))
+            .transpose()?;
+        text(reader, property::TYPE, "type")?;
+        text(reader, property::USER_ID, "user-id")?;
+        text(reader, property::APP_ID, "app-id")?;
+        text(reader, property::CLUSTER_ID, "cluster-id")?;
+        Ok(Self { headers, message_id })
+    }
+}
+
+fn lsn(value: FieldValue<'_>) -> Option<Lsn> {
+    let FieldValue::Text(text) = value else {
+        return None;
+    };
+    std::str::from_utf8(text).ok()?.parse().ok()
+}

@@ -1,0 +1,130 @@
+//! The values of one row.
+
+use std::fmt;
+
+use crate::decode::{DecodeError, Reader, Redacted};
+
+/// The values of one row (PostgreSQL's "`TupleData`"), in the order of its Relation's columns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Tuple<'a> {
+    count: u16,
+    values: &'a [u8],
+}
+
+impl<'a> Tuple<'a> {
+    /// How many values there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count.into()
+    }
+
+    /// Whether there are none: a table may have no columns.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The values in order.
+    #[inline]
+    #[must_use]
+    pub const fn values(&self) -> Values<'a> {
+        Values {
+            reader: Reader::new("tuple", self.values),
+            left: self.count,
+        }
+    }
+
+    /// The value of the column `index`, counted from zero; walks over those before it.
+    #[must_use]
+    pub fn value(&self, index: usize) -> Option<Value<'a>> {
+        self.values().nth(index)
+    }
+
+    #[inline]
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let count = reader.u16("column count")?;
+        let values = reader.span(|reader| (0..count).try_for_each(|_| Value::read(reader).map(drop)))?;
+        Ok(Self { count, values })
+    }
+}
+
+impl fmt::Debug for Tuple<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.values()).finish()
+    }
+}
+
+/// One value of a row. `Debug` shows the size of data, not the data.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// SQL's NULL.
+    Null,
+    /// An out-of-line value that an update did not change, and which is not sent.
+    Unchanged,
+    /// The type's text form, in the session's `client_encoding`.
+    Text(&'a [u8]),
+    /// The type's binary form, sent only where `binary` was asked for.
+    Binary(&'a [u8]),
+}
+
+impl<'a> Value<'a> {
+    /// Byte1 before each value.
+    /// <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
+    const NULL: u8 = b'n';
+    const UNCHANGED: u8 = b'u';
+    const TEXT: u8 = b't';
+    const BINARY: u8 = b'b';
+
+    #[inline]
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match reader.u8("value kind")? {
+            Self::TEXT => data(reader).map(Self::Text),
+            Self::NULL => Ok(Self::Null),
+            Self::UNCHANGED => Ok(Self::Unchanged),
+            Self::BINARY => data(reader).map(Self::Binary),
+            kind => Err(reader.unknown("value kind", kind)),
+        }
+    }
+}
+
+#[inline]
+fn data<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], DecodeError> {
+    let length = reader.length("value length")?;
+    reader.bytes(length, "value")
+}
+
+impl fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("Null"),
+            Self::Unchanged => f.write_str("Unchanged"),
+            Self::Text(data) => f.debug_tuple("Text").field(&Redacted(data)).finish(),
+            Self::Binary(data) => f.debug_tuple("Binary").field(&Redacted(data)).finish(),
+        }
+    }
+}
+
+/// Iterates over the values of a [`Tuple`].
+#[derive(Debug, Clone)]
+pub struct Values<'a> {
+    reader: Reader<'a>,
+    left: u16,
+}
+
+impl<'a> Iterator for Values<'a> {
+    type Item = Value<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        // Never an error: `Tuple::read` has been here.
+        Value::read(&mut self.reader).ok()
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left.into(), Some(self.left.into()))
+    }
+}
+
+impl ExactSizeIterator for Values<'_> {}
