@@ -160,10 +160,12 @@ impl Confirms {
         self.outstanding
     }
 
-    /// When the oldest message without an answer was published.
+    /// The oldest message without an answer: its token, and when it was published.
     #[must_use]
-    pub fn oldest_published_at(&self) -> Option<Instant> {
-        self.entries.front().map(|entry| entry.published_at)
+    pub fn oldest(&self) -> Option<(u64, Instant)> {
+        self.entries
+            .front()
+            .map(|entry| (entry.token, entry.published_at))
     }
 
     /// The channel is lost: forgets all messages, which count as unsent, and starts at tag 1 again.
@@ -335,7 +337,7 @@ mod tests {
         assert_eq!(ack(&mut confirms, 4, false), confirmed([104]));
         assert_eq!(ack(&mut confirms, 2, false), confirmed([102]));
         assert_eq!(
-            (confirms.outstanding(), confirms.oldest_published_at()),
+            (confirms.outstanding(), confirms.oldest().map(|(_, at)| at)),
             (0, None)
         );
     }
@@ -436,7 +438,7 @@ mod tests {
         let mut confirms = after_publishing(3);
         confirms.clear();
         assert_eq!(
-            (confirms.outstanding(), confirms.oldest_published_at()),
+            (confirms.outstanding(), confirms.oldest().map(|(_, at)| at)),
             (0, None)
         );
         assert_eq!(
@@ -457,7 +459,7 @@ mod tests {
             assert_eq!(ack(&mut confirms, tag, false), confirmed([token]));
             assert!(confirms.entries.len() <= 2 + SWEEP_SLACK);
         }
-        assert_eq!(confirms.oldest_published_at(), Some(start));
+        assert_eq!(confirms.oldest().map(|(_, at)| at), Some(start));
         assert_eq!(
             ack(&mut confirms, 5_000, false),
             Err(ConfirmError::AlreadySettled { tag: 5_000 })
@@ -568,7 +570,7 @@ mod tests {
                 }
                 prop_assert_eq!(confirms.outstanding(), model.outstanding.len());
                 let oldest = model.outstanding.keys().next().map(|tag| start + Duration::from_secs(*tag));
-                prop_assert_eq!(confirms.oldest_published_at(), oldest);
+                prop_assert_eq!(confirms.oldest().map(|(_, at)| at), oldest);
                 prop_assert!(confirms.entries.len() <= 2 * model.outstanding.len() + SWEEP_SLACK);
             }
             prop_assert_eq!(ack(&mut confirms, 0, true), model.answer(false, 0, true));

@@ -1,1 +1,348 @@
-//! To be written.
+//! The ledger of one session: which transactions are unsettled, and how far the log is durable.
+//!
+//! Events are admitted in stream order and settled in any order. The durable LSN is the end of the newest commit
+//! below which every event is settled; nothing else may ever be reported as flushed.
+
+use std::collections::VecDeque;
+
+use crate::Lsn;
+
+/// A transaction's place in the ledger: the number of transactions with events admitted before it in this session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TransactionNo(u64);
+
+/// Call order: [`begin`](Self::begin), [`admit`](Self::admit) for each event, [`commit`](Self::commit), as the stream
+/// says; [`settle`](Self::settle) at any time, once for each admitted event.
+///
+/// Transactions without events take no room, so the ledger is never longer than the span of events from the oldest
+/// unsettled one to the newest, which the window bounds (rule 12).
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// Transactions with events, oldest first; the front one is unsettled or open.
+    transactions: VecDeque<Transaction>,
+    /// The number of the front transaction.
+    first: u64,
+    open: Option<Open>,
+    unsettled: usize,
+    durable: Lsn,
+}
+
+#[derive(Debug)]
+struct Transaction {
+    unsettled: u32,
+    /// Where the log may be acknowledged up to once this and all before are settled; none while it is open.
+    end: Option<Lsn>,
+}
+
+/// The transaction whose Commit has not been seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    WithoutEvents,
+    WithEvents,
+}
+
+impl Ledger {
+    /// A ledger for a new session: nothing is durable until this session has received something (rule 2).
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A transaction begins.
+    pub fn begin(&mut self) {
+        self.open = Some(Open::WithoutEvents);
+    }
+
+    /// Admits an event of the open transaction as unsettled.
+    pub fn admit(&mut self) -> TransactionNo {
+        if self.open != Some(Open::WithEvents) {
+            self.transactions.push_back(Transaction {
+                unsettled: 0,
+                end: None,
+            });
+            self.open = Some(Open::WithEvents);
+        }
+        if let Some(transaction) = self.transactions.back_mut() {
+            transaction.unsettled += 1;
+        }
+        self.unsettled += 1;
+        let later = u64::try_from(self.transactions.len().saturating_sub(1)).unwrap_or(u64::MAX);
+        TransactionNo(self.first + later)
+    }
+
+    /// The open transaction has committed; the log after it begins at `end`.
+    pub fn commit(&mut self, end: Lsn) {
+        self.open = None;
+        self.reach(end);
+    }
+
+    /// The server has sent everything up to `end` (a keepalive). Ignored within a transaction.
+    ///
+    /// It counts from its place in the stream: it becomes durable when all events received before it are settled.
+    /// Transactions that arrive later committed beyond it, since the server decodes commits in order.
+    pub fn keepalive(&mut self, end: Lsn) {
+        if self.open.is_none() {
+            self.reach(end);
+        }
+    }
+
+    /// One event of `transaction` is settled.
+    pub fn settle(&mut self, transaction: TransactionNo) {
+        let index = transaction
+            .0
+            .checked_sub(self.first)
+            .and_then(|index| usize::try_from(index).ok());
+        let Some(entry) = index.and_then(|index| self.transactions.get_mut(index)) else {
+            debug_assert!(
+                false,
+                "settled an event of a transaction that was settled already"
+            );
+            return;
+        };
+        debug_assert!(entry.unsettled > 0, "settled more events than were admitted");
+        entry.unsettled = entry.unsettled.saturating_sub(1);
+        self.unsettled = self.unsettled.saturating_sub(1);
+        self.advance();
+    }
+
+    /// The durable LSN; `0/0` until this session has received something.
+    #[must_use]
+    pub const fn durable(&self) -> Lsn {
+        self.durable
+    }
+
+    /// Events admitted and not settled.
+    #[must_use]
+    pub const fn unsettled(&self) -> usize {
+        self.unsettled
+    }
+
+    /// Whether a transaction's Commit is still to come.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// No unsettled event and no open transaction: a keepalive's position may be reported (rule 3).
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.transactions.is_empty() && self.open.is_none()
+    }
+
+    /// Everything received so far ends at `end`.
+    fn reach(&mut self, end: Lsn) {
+        match self.transactions.back_mut() {
+            Some(last) => last.end = last.end.max(Some(end)),
+            None => self.durable = self.durable.max(end),
+        }
+        self.advance();
+    }
+
+    fn advance(&mut self) {
+        while let Some(Transaction {
+            unsettled: 0,
+            end: Some(end),
+        }) = self.transactions.front()
+        {
+            self.durable = self.durable.max(*end);
+            self.transactions.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn lsn(position: u64) -> Lsn {
+        Lsn::new(position)
+    }
+
+    #[test]
+    fn the_durable_lsn_waits_for_the_oldest_unsettled_event() {
+        let mut ledger = Ledger::new();
+        ledger.begin();
+        let first = ledger.admit();
+        ledger.commit(lsn(10));
+        ledger.begin();
+        let second = ledger.admit();
+        ledger.commit(lsn(20));
+        ledger.settle(second);
+        assert_eq!(ledger.durable(), Lsn::INVALID);
+        ledger.settle(first);
+        assert_eq!(ledger.durable(), lsn(20));
+    }
+
+    #[test]
+    fn a_settled_transaction_waits_for_its_commit() {
+        let mut ledger = Ledger::new();
+        ledger.begin();
+        let event = ledger.admit();
+        ledger.settle(event);
+        assert_eq!(ledger.durable(), Lsn::INVALID);
+        assert!(!ledger.is_idle());
+        ledger.commit(lsn(10));
+        assert_eq!(ledger.durable(), lsn(10));
+        assert!(ledger.is_idle());
+    }
+
+    #[test]
+    fn a_keepalive_within_a_transaction_is_ignored() {
+        let mut ledger = Ledger::new();
+        ledger.begin();
+        ledger.keepalive(lsn(15));
+        assert_eq!(ledger.durable(), Lsn::INVALID);
+        ledger.commit(lsn(20));
+        assert_eq!(ledger.durable(), lsn(20));
+    }
+
+    #[test]
+    fn a_keepalive_behind_an_unsettled_event_waits_for_it() {
+        let mut ledger = Ledger::new();
+        ledger.begin();
+        let event = ledger.admit();
+        ledger.commit(lsn(10));
+        ledger.keepalive(lsn(500));
+        assert_eq!(ledger.durable(), Lsn::INVALID);
+        ledger.settle(event);
+        assert_eq!(ledger.durable(), lsn(500));
+    }
+
+    #[test]
+    fn transactions_without_events_take_no_room() {
+        let mut ledger = Ledger::new();
+        ledger.begin();
+        let event = ledger.admit();
+        ledger.commit(lsn(1));
+        for position in 2..1000 {
+            ledger.begin();
+            ledger.commit(lsn(position));
+        }
+        assert_eq!(ledger.transactions.len(), 1);
+        ledger.settle(event);
+        assert_eq!(ledger.durable(), lsn(999));
+    }
+
+    /// What the stream or the broker may do next.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Begin,
+        Admit,
+        Commit,
+        Keepalive,
+        Settle(prop::sample::Index),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            2 => Just(Step::Begin),
+            5 => Just(Step::Admit),
+            2 => Just(Step::Commit),
+            1 => Just(Step::Keepalive),
+            5 => any::<prop::sample::Index>().prop_map(Step::Settle),
+        ]
+    }
+
+    /// The naive model: everything received, in stream order, never forgotten.
+    #[derive(Debug, Default)]
+    struct Model {
+        received: Vec<Received>,
+    }
+
+    #[derive(Debug)]
+    enum Received {
+        Event { settled: bool },
+        Position(Lsn),
+    }
+
+    impl Model {
+        fn durable(&self) -> Lsn {
+            let mut durable = Lsn::INVALID;
+            for received in &self.received {
+                match received {
+                    Received::Event { settled: false } => break,
+                    Received::Event { settled: true } => {}
+                    Received::Position(position) => durable = durable.max(*position),
+                }
+            }
+            durable
+        }
+    }
+
+    impl Model {
+        /// Events from the oldest unsettled one to the newest.
+        fn span(&self) -> usize {
+            let events = self
+                .received
+                .iter()
+                .filter(|received| matches!(received, Received::Event { .. }));
+            events
+                .skip_while(|received| matches!(received, Received::Event { settled: true }))
+                .count()
+        }
+    }
+
+    proptest! {
+        #![proptest_config(crate::property::config())]
+
+        /// I1.
+        #[test]
+        fn the_durable_lsn_agrees_with_a_naive_model(steps in prop::collection::vec(step(), 0..200)) {
+            let (mut ledger, mut model) = (Ledger::new(), Model::default());
+            let mut unsettled: Vec<(TransactionNo, usize)> = Vec::new();
+            let mut open = false;
+            let mut position = 0;
+            let mut before = Lsn::INVALID;
+            for step in steps {
+                position += 1;
+                match step {
+                    Step::Begin if !open => {
+                        open = true;
+                        ledger.begin();
+                    }
+                    Step::Admit if open => {
+                        unsettled.push((ledger.admit(), model.received.len()));
+                        model.received.push(Received::Event { settled: false });
+                    }
+                    Step::Commit if open => {
+                        open = false;
+                        ledger.commit(lsn(position));
+                        model.received.push(Received::Position(lsn(position)));
+                    }
+                    Step::Keepalive => {
+                        ledger.keepalive(lsn(position));
+                        if !open {
+                            model.received.push(Received::Position(lsn(position)));
+                        }
+                    }
+                    Step::Settle(index) if !unsettled.is_empty() => {
+                        let (transaction, event) = unsettled.swap_remove(index.index(unsettled.len()));
+                        ledger.settle(transaction);
+                        model.received[event] = Received::Event { settled: true };
+                    }
+                    Step::Begin | Step::Admit | Step::Commit | Step::Settle(_) => {}
+                }
+                prop_assert_eq!(ledger.durable(), model.durable());
+                prop_assert!(ledger.durable() >= before, "the durable LSN went back");
+                before = ledger.durable();
+                prop_assert_eq!(ledger.unsettled(), unsettled.len());
+                prop_assert!(ledger.transactions.len() <= model.span() + usize::from(open));
+            }
+            // Drains completely, in whatever order.
+            if open {
+                position += 1;
+                ledger.commit(lsn(position));
+                model.received.push(Received::Position(lsn(position)));
+            }
+            for (transaction, event) in unsettled.into_iter().rev() {
+                ledger.settle(transaction);
+                model.received[event] = Received::Event { settled: true };
+            }
+            prop_assert!(ledger.is_idle());
+            prop_assert_eq!(ledger.durable(), model.durable());
+        }
+    }
+}

@@ -1,1 +1,331 @@
-//! To be written.
+//! The window: encoded messages that are not settled, by key. It outlives links and sessions.
+
+use std::collections::VecDeque;
+
+use crate::amqp::Message;
+use crate::event::InvalidRow;
+use crate::key::EventKey;
+use crate::ledger::TransactionNo;
+
+/// Emptied message buffers kept for reuse, and the capacity above which one is not kept: a few large events must
+/// not pin their memory for good.
+const SPARE_BUFFERS: usize = 256;
+const SPARE_CAPACITY: usize = 16 * 1024;
+
+/// A place in the window, rising by one with each admitted event; never reused.
+pub type Seq = u64;
+
+/// Events in stream order, from the oldest unsettled one to the newest admitted.
+///
+/// Bounded by count (the whole span, settled ones in it included: rule 12) and by bytes.
+#[derive(Debug)]
+pub struct Window {
+    entries: VecDeque<Entry>,
+    first: Seq,
+    /// No entry before this one is [`State::Queued`].
+    cursor: Seq,
+    bytes: usize,
+    unsettled: usize,
+    failed: usize,
+    limits: WindowLimits,
+    spare: Vec<Vec<u8>>,
+}
+
+/// How much may be unsettled at once.
+#[derive(Debug, Clone, Copy)]
+pub struct WindowLimits {
+    /// Events, `delivery.max_in_flight`.
+    pub events: usize,
+    /// Bytes of encoded messages, `delivery.max_in_flight_bytes`.
+    pub bytes: usize,
+}
+
+/// One admitted event.
+#[derive(Debug)]
+pub struct Entry {
+    /// Which event it is.
+    pub key: EventKey,
+    /// Its transaction in the current session's ledger; none while no session has brought it again.
+    pub transaction: Option<TransactionNo>,
+    /// What happened to it.
+    pub state: State,
+    /// The message, until it is settled; none where the row cannot become one.
+    pub message: Option<Message>,
+}
+
+/// What happened to an event so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// To be sent on the current link, or on the next one.
+    Queued,
+    /// Sent on the current link; the broker has not answered.
+    Sent,
+    /// Needs another try or a person.
+    Failed(Failure),
+    /// Final.
+    Settled,
+}
+
+/// Why an event is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The broker returned it: no queue for its key.
+    Unroutable {
+        /// The return's code, 312 for no route.
+        reply_code: u16,
+    },
+    /// A queue refused it.
+    Nacked,
+    /// The broker did not answer within `delivery.confirm_timeout`.
+    Unanswered,
+    /// The row cannot become a message.
+    Invalid {
+        /// The row's id, where it has a usable one.
+        id: Option<String>,
+        /// Why.
+        reason: InvalidRow,
+    },
+}
+
+/// Whether an event that the stream brings is known already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Located {
+    /// It lies beyond everything admitted.
+    New,
+    /// It is in the window and unsettled.
+    Unsettled(Seq),
+    /// It is in the window and settled.
+    Settled,
+    /// It should be in the window but is not: the log is not the one that was read before.
+    Diverged,
+}
+
+impl Window {
+    /// An empty window.
+    #[must_use]
+    pub fn new(limits: WindowLimits) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            first: 0,
+            cursor: 0,
+            bytes: 0,
+            unsettled: 0,
+            failed: 0,
+            limits,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Whether a message of `bytes` may be admitted; an empty window takes any one event.
+    #[must_use]
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.entries.is_empty()
+            || (self.entries.len() < self.limits.events
+                && self.bytes.saturating_add(bytes) <= self.limits.bytes)
+    }
+
+    /// An empty buffer to encode the next message into.
+    pub fn spare_buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Takes back a buffer from [`spare_buffer`](Self::spare_buffer) or of a message that is no longer needed.
+    pub fn recycle(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_BUFFERS && buffer.capacity() <= SPARE_CAPACITY {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Admits an event behind all others.
+    pub fn admit(&mut self, key: EventKey, transaction: TransactionNo, content: Result<Message, Failure>) {
+        let (state, message) = match content {
+            Ok(message) => (State::Queued, Some(message)),
+            Err(failure) => (State::Failed(failure), None),
+        };
+        self.failed += usize::from(message.is_none());
+        self.bytes += message.as_ref().map_or(0, Message::len);
+        self.unsettled += 1;
+        self.entries.push_back(Entry {
+            key,
+            transaction: Some(transaction),
+            state,
+            message,
+        });
+    }
+
+    /// Looks an event up that a new session brings again.
+    #[must_use]
+    pub fn locate(&self, key: &EventKey) -> Located {
+        if self
+            .entries
+            .back()
+            .is_none_or(|last| key.position() > last.key.position())
+        {
+            return Located::New;
+        }
+        let found = self
+            .entries
+            .binary_search_by_key(&key.position(), |entry| entry.key.position());
+        match found
+            .ok()
+            .and_then(|index| self.entries.get(index).map(|entry| (index, entry)))
+        {
+            Some((_, entry)) if entry.key != *key => Located::Diverged,
+            Some((_, entry)) if entry.state == State::Settled => Located::Settled,
+            Some((index, _)) => Located::Unsettled(self.first + seq(index)),
+            None => Located::Diverged,
+        }
+    }
+
+    /// The session's ledger now counts this unsettled event.
+    pub fn attach(&mut self, seq: Seq, transaction: TransactionNo) {
+        if let Some(entry) = self.entry_mut(seq) {
+            entry.transaction = Some(transaction);
+        }
+    }
+
+    /// The session is lost, and its ledger with it.
+    pub fn detach_all(&mut self) {
+        for entry in &mut self.entries {
+            entry.transaction = None;
+        }
+    }
+
+    /// The next message to send, skipping what is not queued.
+    pub fn next_queued(&mut self) -> Option<Seq> {
+        while let Some(entry) = self.entry(self.cursor) {
+            if entry.state == State::Queued {
+                return Some(self.cursor);
+            }
+            self.cursor += 1;
+        }
+        None
+    }
+
+    /// An event by its place.
+    #[must_use]
+    pub fn entry(&self, seq: Seq) -> Option<&Entry> {
+        self.entries.get(self.index(seq)?)
+    }
+
+    /// The oldest unsettled event.
+    #[must_use]
+    pub fn oldest(&self) -> Option<(Seq, &Entry)> {
+        self.entries.front().map(|entry| (self.first, entry))
+    }
+
+    /// The oldest event that failed.
+    #[must_use]
+    pub fn oldest_failed(&self) -> Option<(&Entry, &Failure)> {
+        if self.failed == 0 {
+            return None;
+        }
+        self.entries.iter().find_map(|entry| match &entry.state {
+            State::Failed(failure) => Some((entry, failure)),
+            State::Queued | State::Sent | State::Settled => None,
+        })
+    }
+
+    /// The place of an unsettled event by commit LSN and `tx_seq`.
+    #[must_use]
+    pub fn find(&self, position: (crate::Lsn, u64)) -> Option<Seq> {
+        let index = self
+            .entries
+            .binary_search_by_key(&position, |entry| entry.key.position())
+            .ok()?;
+        Some(self.first + seq(index))
+    }
+
+    /// The message went out on the current link.
+    pub fn sent(&mut self, seq: Seq) {
+        self.set_state(seq, State::Sent);
+    }
+
+    /// The event failed. Its message, if it has one, is kept for another try.
+    pub fn fail(&mut self, seq: Seq, failure: Failure) {
+        self.set_state(seq, State::Failed(failure));
+    }
+
+    /// The event is settled. `settled` is told the oldest keys that leave the window, in stream order. Returns the
+    /// event's transaction, if the current session has brought it.
+    pub fn settle(&mut self, seq: Seq, settled: impl FnMut(EventKey)) -> Option<TransactionNo> {
+        self.set_state(seq, State::Settled);
+        let entry = self.entry_mut(seq)?;
+        let transaction = entry.transaction;
+        if let Some(message) = entry.message.take() {
+            self.bytes = self.bytes.saturating_sub(message.len());
+            self.recycle(message.into_buffer());
+        }
+        self.unsettled = self.unsettled.saturating_sub(1);
+        self.pop_settled(settled);
+        transaction
+    }
+
+    /// The link is lost: everything sent and unanswered counts as unsent, and is sent again in order.
+    pub fn requeue_sent(&mut self) {
+        for entry in &mut self.entries {
+            if entry.state == State::Sent {
+                entry.state = State::Queued;
+            }
+        }
+        self.cursor = self.first;
+    }
+
+    /// Drops everything: the log is another one.
+    pub fn clear(&mut self) {
+        self.first += seq(self.entries.len());
+        self.cursor = self.first;
+        self.entries.clear();
+        (self.bytes, self.unsettled, self.failed) = (0, 0, 0);
+    }
+
+    /// Events admitted and not settled.
+    #[must_use]
+    pub const fn unsettled(&self) -> usize {
+        self.unsettled
+    }
+
+    /// Bytes of unsettled messages.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many events have failed and wait.
+    #[must_use]
+    pub const fn failed(&self) -> usize {
+        self.failed
+    }
+
+    fn pop_settled(&mut self, mut settled: impl FnMut(EventKey)) {
+        while let Some(entry) = self.entries.front().filter(|entry| entry.state == State::Settled) {
+            settled(entry.key);
+            self.entries.pop_front();
+            self.first += 1;
+        }
+        self.cursor = self.cursor.max(self.first);
+    }
+
+    fn set_state(&mut self, seq: Seq, state: State) {
+        let Some(entry) = self.entry_mut(seq) else { return };
+        let was_failed = matches!(entry.state, State::Failed(_));
+        let is_failed = matches!(state, State::Failed(_));
+        entry.state = state;
+        self.failed = self.failed + usize::from(is_failed) - usize::from(was_failed);
+    }
+
+    fn entry_mut(&mut self, seq: Seq) -> Option<&mut Entry> {
+        let index = self.index(seq)?;
+        self.entries.get_mut(index)
+    }
+
+    fn index(&self, seq: Seq) -> Option<usize> {
+        seq.checked_sub(self.first)
+            .and_then(|index| usize::try_from(index).ok())
+    }
+}
+
+/// An index as a distance between places.
+fn seq(index: usize) -> Seq {
+    u64::try_from(index).unwrap_or(u64::MAX)
+}

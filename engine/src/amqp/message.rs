@@ -145,7 +145,7 @@ impl Message {
     }
 
     /// Body, method and header.
-    fn split(&self) -> (&[u8], &[u8], &[u8]) {
+    pub(super) fn split(&self) -> (&[u8], &[u8], &[u8]) {
         let (front, header) = self.buffer.split_at_checked(self.method_end).unwrap_or_default();
         let (body, method) = front.split_at_checked(self.body_end).unwrap_or_default();
         (body, method, header)

@@ -14,6 +14,7 @@ pub mod encode;
 
 mod constants;
 mod content;
+mod envelope;
 mod error;
 mod frame;
 mod message;

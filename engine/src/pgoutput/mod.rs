@@ -12,7 +12,7 @@ mod transaction;
 mod tuple;
 
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,281 @@
+//! The stream's side of the flow: transactions, relations and rows in, events admitted.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::Flow;
+use crate::amqp::{HeaderParts, Message, MessageParts};
+use crate::decode::DecodeError;
+use crate::event::{InvalidRow, Mapping, MappingError};
+use crate::key::{EventKey, TransactionKey};
+use crate::pgoutput::{self, Insert, Relation, Tuple};
+use crate::walsender::{Keepalive, ServerMessage, XLogData};
+use crate::window::{Failure, Located};
+
+/// What became of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intake {
+    /// It has been taken: the next one may follow.
+    Taken,
+    /// It must be handed in again once something has been settled; nothing else may be handed in before.
+    NoRoom,
+}
+
+/// What in the stream needs a person: nothing of the frame has been taken, and the durable LSN lies before its
+/// transaction.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// The frame is not what the protocol says.
+    #[error("the replication stream cannot be understood")]
+    Decode(#[from] DecodeError),
+    /// The table's rows cannot become events.
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    /// A row of a table that is not configured; ignoring it could lose events (rule 4).
+    #[error(
+        "table {schema}.{table} is in the publication but not in the configuration, and a row was inserted into it"
+    )]
+    UnknownTable {
+        /// The table's schema.
+        schema: String,
+        /// The table's name.
+        table: String,
+    },
+    /// A row of a table that no Relation message described.
+    #[error("a row refers to the table with oid {oid}, which the stream has not described")]
+    UnknownRelation {
+        /// The table's oid.
+        oid: u32,
+    },
+    /// A row or Commit that no Begin came before.
+    #[error("the stream has a {message} message outside of a transaction")]
+    OutsideTransaction {
+        /// The message's name.
+        message: &'static str,
+    },
+    /// The log is not the one that was read before, although system id and timeline are.
+    #[error("the log at {key} differs from what was read before: was the database restored?")]
+    Diverged {
+        /// The event that was not expected.
+        key: EventKey,
+    },
+    /// No session has been started.
+    #[error("a frame of the stream came without a session")]
+    NoSession,
+}
+
+/// What is known of one session's stream.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    relations: HashMap<u32, Table>,
+    transaction: Option<OpenTransaction>,
+}
+
+#[derive(Debug)]
+enum Table {
+    Outbox(Box<Mapping>),
+    Unknown { schema: String, table: String },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct OpenTransaction {
+    key: TransactionKey,
+    /// Insert frames so far, relayed or not (rule 1).
+    inserts: u64,
+}
+
+impl Flow {
+    /// Takes a CopyData payload of the walsender.
+    ///
+    /// # Errors
+    /// What in the stream needs a person; the session must be given up.
+    pub fn handle_stream(&mut self, payload: &[u8], now: Instant) -> Result<Intake, StreamError> {
+        let session = self.session.as_mut().ok_or(StreamError::NoSession)?;
+        session.heard = now;
+        let intake = match ServerMessage::decode(payload)? {
+            ServerMessage::Keepalive(keepalive) => {
+                self.keepalive(&keepalive);
+                Intake::Taken
+            }
+            ServerMessage::XLogData(XLogData { data, .. }) => self.xlog_data(data)?,
+        };
+        if let Some(session) = &mut self.session {
+            session.paused = intake == Intake::NoRoom;
+        }
+        Ok(intake)
+    }
+
+    fn keepalive(&mut self, keepalive: &Keepalive) {
+        let Some(session) = &mut self.session else { return };
+        if keepalive.reply_requested {
+            session.report.reply_requested();
+        }
+        session.received = session.received.max(keepalive.wal_end);
+        session.ledger.keepalive(keepalive.wal_end);
+    }
+
+    fn xlog_data(&mut self, data: &[u8]) -> Result<Intake, StreamError> {
+        let session = self.session.as_mut().ok_or(StreamError::NoSession)?;
+        match pgoutput::Message::decode(data)? {
+            pgoutput::Message::Insert(insert) => return self.insert(&insert),
+            pgoutput::Message::Begin(_) if self.stopping => return Ok(Intake::NoRoom),
+            pgoutput::Message::Begin(begin) => {
+                session.ledger.begin();
+                session.stream.transaction = Some(OpenTransaction {
+                    key: TransactionKey {
+                        commit_lsn: begin.final_lsn,
+                        xid: begin.xid,
+                        commit_time: begin.commit_time,
+                    },
+                    inserts: 0,
+                });
+            }
+            pgoutput::Message::Commit(commit) => {
+                if session.stream.transaction.take().is_none() {
+                    return Err(StreamError::OutsideTransaction { message: "Commit" });
+                }
+                session.received = session.received.max(commit.end_lsn);
+                session.ledger.commit(commit.end_lsn);
+                self.counters.transactions += 1;
+            }
+            pgoutput::Message::Relation(relation) => self.relation(&relation)?,
+            // The publication publishes inserts only; what else is in the stream carries no event.
+            pgoutput::Message::Origin(_)
+            | pgoutput::Message::Type(_)
+            | pgoutput::Message::Update(_)
+            | pgoutput::Message::Delete(_)
+            | pgoutput::Message::Truncate(_)
+            | pgoutput::Message::Logical(_) => {}
+        }
+        Ok(Intake::Taken)
+    }
+
+    fn relation(&mut self, relation: &Relation<'_>) -> Result<(), StreamError> {
+        let configured = self
+            .config
+            .tables
+            .iter()
+            .find(|table| table.schema == relation.namespace && table.name == relation.name);
+        let table = match configured {
+            Some(table) => Table::Outbox(Box::new(Mapping::bind(relation, &table.route)?)),
+            None => Table::Unknown {
+                schema: relation.namespace.to_owned(),
+                table: relation.name.to_owned(),
+            },
+        };
+        if let Some(session) = &mut self.session {
+            session.stream.relations.insert(relation.oid, table);
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, insert: &Insert<'_>) -> Result<Intake, StreamError> {
+        let session = self.session.as_mut().ok_or(StreamError::NoSession)?;
+        let Some(transaction) = &mut session.stream.transaction else {
+            return Err(StreamError::OutsideTransaction { message: "Insert" });
+        };
+        let mapping = match session.stream.relations.get(&insert.relation_oid) {
+            Some(Table::Outbox(mapping)) => mapping,
+            Some(Table::Unknown { schema, table }) => {
+                return Err(StreamError::UnknownTable {
+                    schema: schema.clone(),
+                    table: table.clone(),
+                });
+            }
+            None => {
+                return Err(StreamError::UnknownRelation {
+                    oid: insert.relation_oid,
+                });
+            }
+        };
+        let key = EventKey {
+            transaction: transaction.key,
+            tx_seq: transaction.inserts,
+        };
+        if mapping.is_sent(&insert.new) {
+            transaction.inserts += 1;
+            self.counters.already_sent += 1;
+            return Ok(Intake::Taken);
+        }
+        // A new session brings again what was not acknowledged: it may be settled or in flight already (rule 2).
+        let known = if self.history.contains(&key) {
+            Located::Settled
+        } else {
+            self.window.locate(&key)
+        };
+        match known {
+            Located::Settled => self.counters.recognised += 1,
+            Located::Unsettled(seq) => {
+                self.window.attach(seq, session.ledger.admit());
+                self.counters.recognised += 1;
+            }
+            Located::Diverged => return Err(StreamError::Diverged { key }),
+            Located::New => {
+                if self.window.failed() > 0 || !self.window.has_room(0) {
+                    return Ok(Intake::NoRoom);
+                }
+                let mut buffer = self.window.spare_buffer();
+                let message = encode(
+                    mapping,
+                    &insert.new,
+                    key,
+                    &self.config.app_id,
+                    &mut self.scratch,
+                    &mut buffer,
+                );
+                if message
+                    .as_ref()
+                    .is_ok_and(|message| !self.window.has_room(message.len()))
+                {
+                    if let Ok(message) = message {
+                        self.window.recycle(message.into_buffer());
+                    }
+                    return Ok(Intake::NoRoom);
+                }
+                let content = message.map_err(|reason| {
+                    self.counters.invalid += 1;
+                    Failure::Invalid {
+                        id: mapping.id(&insert.new).map(str::to_owned),
+                        reason,
+                    }
+                });
+                self.window.admit(key, session.ledger.admit(), content);
+                self.counters.read += 1;
+            }
+        }
+        transaction.inserts += 1;
+        Ok(Intake::Taken)
+    }
+}
+
+/// Encodes a row as a message into `buffer`.
+fn encode(
+    mapping: &Mapping,
+    row: &Tuple<'_>,
+    key: EventKey,
+    app_id: &str,
+    scratch: &mut super::Scratch,
+    buffer: &mut Vec<u8>,
+) -> Result<Message, InvalidRow> {
+    let event = mapping.read(row)?;
+    mapping.render_exchange(row, &mut scratch.exchange)?;
+    mapping.render_routing_key(row, &mut scratch.routing_key)?;
+    let parts = MessageParts {
+        exchange: &scratch.exchange,
+        routing_key: &scratch.routing_key,
+        mandatory: true,
+        persistent: true,
+        message_id: event.id,
+        message_type: event.event_type,
+        content_type: event.payload.payload_type.content_type(),
+        timestamp: key.transaction.commit_time.unix_seconds(),
+        app_id,
+        headers: HeaderParts {
+            aggregate_type: event.aggregate_type,
+            aggregate_id: event.aggregate_id,
+            commit_lsn: key.transaction.commit_lsn,
+            tx_seq: key.tx_seq,
+        },
+    };
+    Message::encode_with(buffer, &parts, |body| event.payload.append_to(body))
+}

@@ -1,0 +1,333 @@
+//! The whole as one state machine: the stream of one slot in, publishes and outcomes of one link, positions out.
+//!
+//! The shell owns the sockets and the clock. Call order: [`Flow::session_started`], then
+//! [`Flow::handle_stream`] for every frame; [`Flow::link_up`], then [`Flow::poll_publish`] whenever the link has
+//! room and the `handle_*` methods for what the broker says; [`Flow::poll_status`] and [`Flow::handle_timeout`]
+//! when [`Flow::deadline`] passes. Sessions and links come and go independently.
+
+mod delivery;
+mod intake;
+
+use std::time::{Duration, Instant};
+
+pub use delivery::{DeliveryError, Held};
+pub use intake::{Intake, StreamError};
+
+use crate::Lsn;
+use crate::confirms::Confirms;
+use crate::event::OutboxTable;
+use crate::history::History;
+use crate::hold::Hold;
+use crate::ledger::Ledger;
+use crate::report::Report;
+use crate::window::{Failure, Seq, Window, WindowLimits};
+
+/// Settled transactions remembered across sessions: what two status updates can be behind, at least.
+const HISTORY: usize = 8192;
+
+/// The settings that delivery depends on, resolved.
+#[derive(Debug, Clone)]
+pub struct FlowConfig {
+    /// The outbox tables and their routes.
+    pub tables: Vec<OutboxTable>,
+    /// How much may be in flight.
+    pub limits: WindowLimits,
+    /// The largest body in bytes, where it is configured; otherwise the link's.
+    pub max_message_bytes: Option<usize>,
+    /// How long the oldest message may stay without an answer.
+    pub confirm_timeout: Duration,
+    /// The longest silence of ours towards PostgreSQL.
+    pub status_interval: Duration,
+    /// The longest silence of PostgreSQL, while we read and ask for an answer.
+    pub silence_timeout: Duration,
+    /// The `app_id` of every message.
+    pub app_id: String,
+}
+
+/// One slot's flow of events.
+#[derive(Debug)]
+pub struct Flow {
+    config: FlowConfig,
+    window: Window,
+    hold: Hold,
+    /// The message that was sent alone and is not answered.
+    probe: Option<Seq>,
+    history: History,
+    confirms: Confirms,
+    session: Option<Session>,
+    identity: Option<LogIdentity>,
+    link: Option<Link>,
+    counters: Counters,
+    scratch: Scratch,
+    stopping: bool,
+}
+
+/// Which log positions refer to: they mean nothing in another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogIdentity {
+    /// `IDENTIFY_SYSTEM`'s system id.
+    pub system_id: String,
+    /// The timeline.
+    pub timeline: u32,
+}
+
+/// What lives as long as one walsender connection.
+#[derive(Debug)]
+struct Session {
+    ledger: Ledger,
+    report: Report,
+    stream: intake::Stream,
+    /// Everything up to here has been received.
+    received: Lsn,
+    /// When the server last sent anything, or we began to listen again.
+    heard: Instant,
+    /// Whether the last frame had to wait, so that nothing is read.
+    paused: bool,
+}
+
+/// What lives as long as one AMQP connection.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    frame_max: u32,
+    max_message_bytes: usize,
+    blocked: bool,
+    /// Confirm time-outs count from here at the earliest: while blocked the broker answers nothing.
+    answering_since: Instant,
+}
+
+/// Totals since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Events read from the stream and admitted.
+    pub read: u64,
+    /// Messages sent, again or for the first time.
+    pub published: u64,
+    /// Events confirmed.
+    pub confirmed: u64,
+    /// Messages returned as unroutable.
+    pub returned: u64,
+    /// Messages that a queue refused.
+    pub nacked: u64,
+    /// Messages without an answer in time.
+    pub unanswered: u64,
+    /// Rows that cannot become a message.
+    pub invalid: u64,
+    /// Rows inserted with `sent_at` already set.
+    pub already_sent: u64,
+    /// Events that a new session brought again although they were settled or in flight.
+    pub recognised: u64,
+    /// Transactions received whole.
+    pub transactions: u64,
+}
+
+/// Positions to report to PostgreSQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Positions {
+    /// Received, so `write`.
+    pub received: Lsn,
+    /// The durable LSN, so `flush` and `apply`.
+    pub durable: Lsn,
+    /// Ask the server to answer, since it has been silent.
+    pub reply_requested: bool,
+}
+
+/// A deadline that passed and what must follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timeout {
+    /// The oldest message had no answer within `confirm_timeout`: the link must be given up.
+    Confirm,
+    /// PostgreSQL said nothing, though asked: the session must be given up.
+    Silence,
+}
+
+/// Texts rendered for one row, reused for the next.
+#[derive(Debug, Default)]
+struct Scratch {
+    exchange: String,
+    routing_key: String,
+}
+
+impl Flow {
+    /// A flow without session or link.
+    #[must_use]
+    pub fn new(config: FlowConfig) -> Self {
+        Self {
+            window: Window::new(config.limits),
+            config,
+            hold: Hold::default(),
+            probe: None,
+            history: History::new(HISTORY),
+            confirms: Confirms::new(),
+            session: None,
+            identity: None,
+            link: None,
+            counters: Counters::default(),
+            scratch: Scratch::default(),
+            stopping: false,
+        }
+    }
+
+    /// A new session streams from the slot. Returns whether its log is another one than before: then what was in
+    /// flight has been dropped, and a link that is up must be replaced.
+    pub fn session_started(&mut self, identity: LogIdentity, now: Instant) -> bool {
+        let replaced = self.identity.as_ref().is_some_and(|known| *known != identity);
+        if replaced {
+            self.forget();
+        }
+        self.identity = Some(identity);
+        self.session = Some(Session {
+            ledger: Ledger::new(),
+            report: Report::new(self.config.status_interval, self.config.limits.events, now),
+            stream: intake::Stream::default(),
+            received: Lsn::INVALID,
+            heard: now,
+            paused: false,
+        });
+        replaced
+    }
+
+    /// The session is lost. What is in flight stays so, and is recognised when the next session brings it again.
+    pub fn session_lost(&mut self) {
+        self.session = None;
+        self.window.detach_all();
+    }
+
+    /// Drops all that was read from a log that is not the current one. A link that is up must be replaced.
+    pub fn forget(&mut self) {
+        self.window.clear();
+        self.history.clear();
+        self.confirms.clear();
+        self.hold.release();
+        self.probe = None;
+        self.identity = None;
+    }
+
+    /// Takes no new transaction from now on.
+    pub const fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Whether a stopping flow has nothing left to do: no open transaction and nothing in flight.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.window.unsettled() == 0
+            && self
+                .session
+                .as_ref()
+                .is_none_or(|session| !session.ledger.is_open())
+    }
+
+    /// Whether the stream may be read: no frame waits for room.
+    #[must_use]
+    pub fn wants_stream(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| !session.paused)
+    }
+
+    /// The positions to report, if a status update is due.
+    pub fn poll_status(&mut self, now: Instant) -> Option<Positions> {
+        let silence = self.config.silence_timeout / 2;
+        let session = self.session.as_mut()?;
+        let durable = session.ledger.durable();
+        let silent = !session.paused && now >= session.heard + silence;
+        session.report.take_due(durable, now).then_some(Positions {
+            received: session.received,
+            durable,
+            reply_requested: silent,
+        })
+    }
+
+    /// The positions to report with a last status update.
+    pub fn final_status(&mut self, now: Instant) -> Option<Positions> {
+        let session = self.session.as_mut()?;
+        let durable = session.ledger.durable();
+        session.report.reported(durable, now);
+        Some(Positions {
+            received: session.received,
+            durable,
+            reply_requested: false,
+        })
+    }
+
+    /// When to call [`poll_status`](Self::poll_status), [`handle_timeout`](Self::handle_timeout) and
+    /// [`poll_publish`](Self::poll_publish) again if nothing else happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let status = self
+            .session
+            .as_ref()
+            .map(|session| session.report.deadline(session.ledger.durable()));
+        [
+            status,
+            self.silence_deadline(),
+            self.confirm_deadline(),
+            self.probe_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Looks for a deadline that has passed.
+    pub fn handle_timeout(&mut self, now: Instant) -> Option<Timeout> {
+        if self.confirm_deadline().is_some_and(|deadline| now >= deadline) {
+            self.fail_unanswered(now);
+            return Some(Timeout::Confirm);
+        }
+        self.silence_deadline()
+            .filter(|deadline| now >= *deadline)
+            .map(|_| Timeout::Silence)
+    }
+
+    /// Totals since the start.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Events admitted and not settled.
+    #[must_use]
+    pub const fn in_flight(&self) -> usize {
+        self.window.unsettled()
+    }
+
+    /// Bytes of messages in flight.
+    #[must_use]
+    pub const fn in_flight_bytes(&self) -> usize {
+        self.window.bytes()
+    }
+
+    /// The durable LSN of the current session.
+    #[must_use]
+    pub fn durable(&self) -> Option<Lsn> {
+        self.session.as_ref().map(|session| session.ledger.durable())
+    }
+
+    /// How far the current session has received the log.
+    #[must_use]
+    pub fn received(&self) -> Option<Lsn> {
+        self.session.as_ref().map(|session| session.received)
+    }
+
+    /// The oldest event that is held, if any.
+    #[must_use]
+    pub fn held(&self) -> Option<Held<'_>> {
+        let (entry, failure) = self.window.oldest_failed()?;
+        let message_id = match (failure, &entry.message) {
+            (Failure::Invalid { id: Some(id), .. }, _) => Some(id.as_str()),
+            (_, Some(message)) => message.message_id(),
+            (_, None) => None,
+        };
+        Some(Held {
+            key: entry.key,
+            message_id,
+            exchange: entry.message.as_ref().and_then(|message| message.exchange()),
+            routing_key: entry.message.as_ref().and_then(|message| message.routing_key()),
+            failure,
+        })
+    }
+
+    fn silence_deadline(&self) -> Option<Instant> {
+        let session = self.session.as_ref().filter(|session| !session.paused)?;
+        Some(session.heard + self.config.silence_timeout)
+    }
+}

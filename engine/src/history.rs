@@ -1,0 +1,120 @@
+//! What was settled lately, so that a new session does not publish it again (rule 2, invariant 7).
+
+use std::collections::VecDeque;
+
+use crate::key::{EventKey, TransactionKey};
+
+/// The newest settled events of one system id and timeline, in stream order.
+///
+/// It only saves duplicates: what has been forgotten is published again, never lost.
+#[derive(Debug)]
+pub struct History {
+    runs: VecDeque<Run>,
+    capacity: usize,
+}
+
+/// The beginning of a transaction, settled as far as `through`.
+#[derive(Debug)]
+struct Run {
+    transaction: TransactionKey,
+    through: u64,
+}
+
+impl History {
+    /// A history of at most `capacity` transactions.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            runs: VecDeque::new(),
+            capacity,
+        }
+    }
+
+    /// Notes that `key` and every event before it in the stream are settled. Keys come in stream order.
+    pub fn settled(&mut self, key: EventKey) {
+        if let Some(run) = self
+            .runs
+            .back_mut()
+            .filter(|run| run.transaction == key.transaction)
+        {
+            run.through = key.tx_seq;
+            return;
+        }
+        if self.runs.len() >= self.capacity {
+            self.runs.pop_front();
+        }
+        self.runs.push_back(Run {
+            transaction: key.transaction,
+            through: key.tx_seq,
+        });
+    }
+
+    /// Whether exactly this event was settled.
+    #[must_use]
+    pub fn contains(&self, key: &EventKey) -> bool {
+        let commit_lsn = key.transaction.commit_lsn;
+        let found = self
+            .runs
+            .binary_search_by_key(&commit_lsn, |run| run.transaction.commit_lsn);
+        found
+            .ok()
+            .and_then(|index| self.runs.get(index))
+            .is_some_and(|run| run.transaction == key.transaction && key.tx_seq <= run.through)
+    }
+
+    /// Forgets everything: another system id or timeline.
+    pub fn clear(&mut self) {
+        self.runs.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Lsn;
+    use crate::timestamp::PgTimestamp;
+
+    fn key(commit_lsn: u64, xid: u32, tx_seq: u64) -> EventKey {
+        let transaction = TransactionKey {
+            commit_lsn: Lsn::new(commit_lsn),
+            xid,
+            commit_time: PgTimestamp::new(5),
+        };
+        EventKey { transaction, tx_seq }
+    }
+
+    #[test]
+    fn the_settled_beginning_of_a_transaction_is_remembered() {
+        let mut history = History::new(10);
+        history.settled(key(100, 7, 0));
+        history.settled(key(200, 8, 3));
+        history.settled(key(200, 8, 5));
+        for (key, settled) in [
+            (key(100, 7, 0), true),
+            (key(200, 8, 4), true),
+            (key(200, 8, 6), false),
+            (key(150, 7, 0), false),
+        ] {
+            assert_eq!(history.contains(&key), settled, "{key}");
+        }
+    }
+
+    /// R2: after a restore on the same timeline, another transaction stands where a settled one stood.
+    #[test]
+    fn another_transaction_at_the_same_position_is_not_taken_for_settled() {
+        let mut history = History::new(10);
+        history.settled(key(100, 7, 9));
+        assert!(!history.contains(&key(100, 8, 0)));
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_first() {
+        let mut history = History::new(2);
+        for position in [100, 200, 300] {
+            history.settled(key(position, 1, 0));
+        }
+        assert!(!history.contains(&key(100, 1, 0)));
+        assert!(history.contains(&key(200, 1, 0)));
+        assert!(history.contains(&key(300, 1, 0)));
+    }
+}
