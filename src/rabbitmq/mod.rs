@@ -1,1 +1,13 @@
-//! To be written.
+//! The broker's side: connecting, and the link that publishes. What to publish is the engine's decision.
+
+mod connect;
+mod error;
+mod link;
+mod topology;
+mod uri;
+
+pub use connect::Connector;
+pub use error::BrokerError;
+pub use link::{Link, LinkEvent};
+pub use topology::Exchange;
+pub use uri::{BrokerUri, UriError};

@@ -1,0 +1,248 @@
+//! Opening a link: TCP, TLS, SASL, tuning, channel, exchange, confirms.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::time::{Instant, timeout_at};
+use walrelay_engine::amqp::{FRAME_MIN_SIZE, Frame, FrameKind, Method, PROTOCOL_HEADER, Table, encode};
+use walrelay_engine::flow::CHANNEL;
+
+use super::error::Phase;
+use super::link::Negotiated;
+use super::{BrokerError, BrokerUri, Exchange, Link};
+use crate::net::{self, Stream, Wire, tls};
+
+/// The largest frame we ask for, in bytes: RabbitMQ's own default, <https://www.rabbitmq.com/docs/configure>.
+const FRAME_MAX: u32 = 131_072;
+
+/// Bodies beyond this are refused by RabbitMQ's default `max_message_size`: 128 MiB up to 3.x, 16 MiB since 4.0.
+const MAX_MESSAGE_3: usize = 128 * 1024 * 1024;
+const MAX_MESSAGE_4: usize = 16 * 1024 * 1024;
+
+/// Opens links to one broker.
+#[derive(Debug, Clone)]
+pub struct Connector {
+    /// Where and as whom.
+    pub uri: BrokerUri,
+    /// A file with the password, which wins over the URI's; read at each connect.
+    pub password_file: Option<PathBuf>,
+    /// TLS, where the URI says `amqps`.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// The name that RabbitMQ lists the connection under.
+    pub name: String,
+    /// The interval of heartbeats that we propose; none if zero.
+    pub heartbeat: Duration,
+    /// The exchanges to declare or look for.
+    pub exchanges: Vec<Exchange>,
+    /// The time for everything together.
+    pub timeout: Duration,
+}
+
+impl Connector {
+    /// Opens a link that is ready to publish.
+    ///
+    /// Cancel safety: dropping the future closes the socket.
+    ///
+    /// # Errors
+    /// Why there is none. Everything is under one deadline.
+    pub async fn connect(&self) -> Result<Link, BrokerError> {
+        let mut opening = Opening { connector: self, step: "the TCP connection", deadline: Instant::now() + self.timeout };
+        match timeout_at(opening.deadline, opening.connect()).await {
+            Ok(link) => link,
+            Err(_) => Err(BrokerError::Deadline { step: opening.step, limit: self.timeout }),
+        }
+    }
+
+    fn password(&self) -> Result<SecretString, BrokerError> {
+        let Some(path) = &self.password_file else {
+            // RabbitMQ's own default user, which it lets in from localhost only.
+            return Ok(self.uri.password.clone().unwrap_or_else(|| SecretString::from("guest")));
+        };
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| BrokerError::PasswordFile { path: path.clone(), source })?;
+        Ok(SecretString::from(text.trim_end_matches(['\r', '\n'])))
+    }
+}
+
+/// One attempt. `step` says how far it got, for the deadline's error.
+struct Opening<'a> {
+    connector: &'a Connector,
+    step: &'static str,
+    deadline: Instant,
+}
+
+impl Opening<'_> {
+    async fn connect(&mut self) -> Result<Link, BrokerError> {
+        let uri = &self.connector.uri;
+        let socket = net::connect_tcp(&uri.host, uri.port, self.deadline).await?;
+        let stream = match &self.connector.tls {
+            Some(config) => {
+                self.step = "the TLS handshake";
+                tls::handshake(Arc::clone(config), &uri.host, socket).await?
+            }
+            None => Stream::Tcp(socket),
+        };
+        let mut wire = Wire::new(stream);
+        let server = self.authenticate(&mut wire).await?;
+        let negotiated = self.tune(&mut wire, server).await?;
+        self.open_channel(&mut wire).await?;
+        Ok(Link::new(wire, negotiated))
+    }
+
+    /// Protocol header, start and start-ok. Returns the server's version.
+    async fn authenticate(&mut self, wire: &mut Wire<Stream>) -> Result<Option<String>, BrokerError> {
+        self.step = "the protocol handshake";
+        wire.output().extend_from_slice(&PROTOCOL_HEADER);
+        let (version, mechanisms) = self
+            .expect(wire, Phase::Authentication, |method| match method {
+                Method::ConnectionStart { server_properties, mechanisms, .. } => {
+                    Some((version(*server_properties), String::from_utf8_lossy(mechanisms).into_owned()))
+                }
+                _ => None,
+            })
+            .await?;
+        if !mechanisms.split(' ').any(|mechanism| mechanism == "PLAIN") {
+            return Err(BrokerError::Mechanism { offered: mechanisms });
+        }
+        self.step = "the authentication";
+        let password = self.connector.password()?;
+        let response = encode::sasl_plain(&self.connector.uri.user, password.expose_secret());
+        let client = encode::ClientProperties {
+            version: env!("CARGO_PKG_VERSION"),
+            connection_name: &self.connector.name,
+        };
+        encode::connection_start_ok(wire.output(), "PLAIN", &response, &client)?;
+        Ok(version)
+    }
+
+    /// Tune, tune-ok, open and open-ok.
+    async fn tune(&mut self, wire: &mut Wire<Stream>, version: Option<String>) -> Result<Negotiated, BrokerError> {
+        let (frame_max, heartbeat) = self
+            .expect(wire, Phase::Authentication, |method| match method {
+                Method::ConnectionTune { frame_max, heartbeat, .. } => Some((*frame_max, *heartbeat)),
+                _ => None,
+            })
+            .await?;
+        let negotiated = negotiate(frame_max, heartbeat, self.connector.heartbeat, version);
+        let seconds = u16::try_from(negotiated.heartbeat.as_secs()).unwrap_or(u16::MAX);
+        encode::connection_tune_ok(wire.output(), CHANNEL, negotiated.frame_max, seconds);
+        self.step = "opening the virtual host";
+        encode::connection_open(wire.output(), &self.connector.uri.vhost)?;
+        self.expect(wire, Phase::Open, |method| matches!(method, Method::ConnectionOpenOk).then_some(())).await?;
+        Ok(negotiated)
+    }
+
+    /// The channel, the exchange, and confirms.
+    async fn open_channel(&mut self, wire: &mut Wire<Stream>) -> Result<(), BrokerError> {
+        self.step = "opening the channel";
+        encode::channel_open(wire.output(), CHANNEL);
+        self.expect(wire, Phase::Topology, |method| matches!(method, Method::ChannelOpenOk).then_some(())).await?;
+        self.step = "the check of the exchange";
+        for exchange in &self.connector.exchanges {
+            if exchange.append_declare(wire.output(), CHANNEL)? {
+                let declared = |method: &Method<'_>| matches!(method, Method::ExchangeDeclareOk).then_some(());
+                self.expect(wire, Phase::Topology, declared).await?;
+            }
+        }
+        self.step = "confirm.select";
+        encode::confirm_select(wire.output(), CHANNEL);
+        self.expect(wire, Phase::Publishing, |method| matches!(method, Method::ConfirmSelectOk).then_some(())).await
+    }
+
+    /// Sends what is pending and waits for one method; heartbeats may come before it.
+    async fn expect<T>(
+        &self,
+        wire: &mut Wire<Stream>,
+        phase: Phase,
+        take: impl Fn(&Method<'_>) -> Option<T>,
+    ) -> Result<T, BrokerError> {
+        wire.flush().await?;
+        loop {
+            let Some((frame, size)) = Frame::decode(wire.input(), FRAME_MAX)? else {
+                if wire.fill().await? == 0 {
+                    return Err(BrokerError::Eof { opening: true });
+                }
+                continue;
+            };
+            if frame.kind == FrameKind::Heartbeat {
+                wire.consume(size);
+                continue;
+            }
+            let method = match frame.kind {
+                FrameKind::Method => Method::decode(frame.payload)?,
+                FrameKind::Header | FrameKind::Body | FrameKind::Heartbeat => {
+                    return Err(BrokerError::Unexpected { method: format!("{:?}", frame.kind), step: self.step });
+                }
+            };
+            if let Some(value) = take(&method) {
+                wire.consume(size);
+                return Ok(value);
+            }
+            let error = match &method {
+                Method::ConnectionClose(close) => BrokerError::closed(false, phase, close),
+                Method::ChannelClose(close) => BrokerError::closed(true, phase, close),
+                other => BrokerError::Unexpected { method: format!("{other:?}"), step: self.step },
+            };
+            return Err(error);
+        }
+    }
+}
+
+/// Settles on the smaller of both sides' limits; zero means none (specification, section 1.4.2.5 and .6).
+fn negotiate(frame_max: u32, server_heartbeat: u16, heartbeat: Duration, version: Option<String>) -> Negotiated {
+    let ours = heartbeat.as_secs();
+    let heartbeat = match (ours, u64::from(server_heartbeat)) {
+        (0, _) => 0,
+        (ours, 0) => ours,
+        (ours, theirs) => ours.min(theirs),
+    };
+    let major = version.as_deref().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    Negotiated {
+        frame_max: if frame_max == 0 { FRAME_MAX } else { frame_max.clamp(FRAME_MIN_SIZE, FRAME_MAX) },
+        heartbeat: Duration::from_secs(heartbeat),
+        // An unknown version is taken for a new one, whose limit is the smaller.
+        max_message_bytes: if major.is_some_and(|major| major < 4) { MAX_MESSAGE_3 } else { MAX_MESSAGE_4 },
+        version,
+    }
+}
+
+fn version(server_properties: Table<'_>) -> Option<String> {
+    use walrelay_engine::amqp::FieldValue;
+    match server_properties.find("version")? {
+        FieldValue::LongString(version) => Some(String::from_utf8_lossy(version).into_owned()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smaller_limit_of_both_sides_counts_and_zero_is_none() {
+        let negotiated = |frame_max, theirs, ours| {
+            let negotiated = negotiate(frame_max, theirs, Duration::from_secs(ours), None);
+            (negotiated.frame_max, negotiated.heartbeat.as_secs())
+        };
+        assert_eq!(negotiated(0, 60, 30), (131_072, 30));
+        assert_eq!(negotiated(8192, 10, 30), (8192, 10));
+        assert_eq!(negotiated(1_000_000, 0, 30), (131_072, 30));
+        assert_eq!(negotiated(131_072, 60, 0), (131_072, 0));
+    }
+
+    #[test]
+    fn the_body_limit_is_that_of_the_servers_version() {
+        for (version, limit) in [
+            (Some("3.10.8"), MAX_MESSAGE_3),
+            (Some("3.13.7"), MAX_MESSAGE_3),
+            (Some("4.0.5"), MAX_MESSAGE_4),
+            (None, MAX_MESSAGE_4),
+        ] {
+            let negotiated = negotiate(0, 0, Duration::ZERO, version.map(str::to_owned));
+            assert_eq!(negotiated.max_message_bytes, limit, "{version:?}");
+        }
+    }
+}

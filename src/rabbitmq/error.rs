@@ -1,0 +1,179 @@
+//! What can go wrong with the broker, and which kind of fault it is.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use walrelay_engine::amqp::{AmqpError, Close, EncodeError};
+use walrelay_engine::flow::DeliveryError;
+
+use crate::fault::FaultKind;
+use crate::net::ConnectError;
+use crate::net::tls::TlsError;
+
+/// Reply codes of AMQP 0-9-1 that are told apart (<https://www.rabbitmq.com/amqp-0-9-1-reference#constants>).
+mod reply_code {
+    pub(super) const CONNECTION_FORCED: u16 = 320;
+    pub(super) const ACCESS_REFUSED: u16 = 403;
+    pub(super) const NOT_FOUND: u16 = 404;
+    pub(super) const PRECONDITION_FAILED: u16 = 406;
+    pub(super) const NOT_ALLOWED: u16 = 530;
+}
+
+/// Why there is no link, or no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    /// No connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// No TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The password file cannot be read.
+    #[error("cannot read the password in {}", path.display())]
+    PasswordFile {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket failed.
+    #[error("the connection to RabbitMQ broke")]
+    Io(#[from] io::Error),
+    /// The broker hung up without a word.
+    #[error("RabbitMQ closed the connection without a reason{}", if *.opening { " while connecting" } else { "" })]
+    Eof {
+        /// Whether that was before the connection was open.
+        opening: bool,
+    },
+    /// Connecting took too long.
+    #[error("RabbitMQ did not complete {step} within {limit:?}")]
+    Deadline {
+        /// What was being waited for.
+        step: &'static str,
+        /// The time allowed.
+        limit: Duration,
+    },
+    /// Neither data nor heartbeat in time.
+    #[error("RabbitMQ sent nothing for {silence:?}, not even a heartbeat")]
+    Silent {
+        /// How long.
+        silence: Duration,
+    },
+    /// Bytes that are not AMQP.
+    #[error("RabbitMQ's answer cannot be understood")]
+    Protocol(#[from] AmqpError),
+    /// A confirm or return that fits nothing sent.
+    #[error("RabbitMQ answered for a message that it cannot mean")]
+    Delivery(#[from] DeliveryError),
+    /// A name in the settings that AMQP cannot carry.
+    #[error("a setting cannot be sent to RabbitMQ")]
+    Encode(#[from] EncodeError),
+    /// A method that has no place where it came.
+    #[error("RabbitMQ sent {method} while {step} was expected")]
+    Unexpected {
+        /// What came.
+        method: String,
+        /// What was waited for.
+        step: &'static str,
+    },
+    /// The broker does not offer the SASL mechanism.
+    #[error("RabbitMQ offers the SASL mechanisms {offered}, not PLAIN")]
+    Mechanism {
+        /// Those offered.
+        offered: String,
+    },
+    /// The broker closed the connection or the channel, and said why.
+    #[error("RabbitMQ closed the {} (reply code {reply_code}): {reply_text}", if *.channel { "channel" } else { "connection" })]
+    Closed {
+        /// The channel only, or the whole connection.
+        channel: bool,
+        /// What was going on.
+        phase: Phase,
+        /// AMQP's reply code.
+        reply_code: u16,
+        /// The broker's words.
+        reply_text: String,
+    },
+}
+
+/// What was going on when the broker closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// User and password.
+    Authentication,
+    /// Entering the virtual host.
+    Open,
+    /// Declaring or looking for the exchange.
+    Topology,
+    /// Publishing.
+    Publishing,
+}
+
+impl BrokerError {
+    /// From a close method of the broker.
+    pub(super) fn closed(channel: bool, phase: Phase, close: &Close<'_>) -> Self {
+        Self::Closed {
+            channel,
+            phase,
+            reply_code: close.reply_code,
+            reply_text: close.reply_text_lossy().into_owned(),
+        }
+    }
+
+    /// Which kind of fault it is.
+    #[must_use]
+    pub fn kind(&self) -> FaultKind {
+        match self {
+            Self::Connect(_) | Self::Io(_) | Self::Eof { .. } | Self::Deadline { .. } => {
+                FaultKind::BrokerUnreachable
+            }
+            Self::Tls(_) => FaultKind::BrokerTls,
+            Self::PasswordFile { .. } | Self::Mechanism { .. } => FaultKind::BrokerAuthentication,
+            Self::Silent { .. } => FaultKind::BrokerSilent,
+            Self::Protocol(_) | Self::Delivery(_) | Self::Unexpected { .. } => FaultKind::BrokerProtocol,
+            Self::Encode(_) => FaultKind::Configuration,
+            Self::Closed { phase, reply_code, .. } => closed_kind(*phase, *reply_code),
+        }
+    }
+}
+
+const fn closed_kind(phase: Phase, code: u16) -> FaultKind {
+    match (phase, code) {
+        (Phase::Authentication, reply_code::ACCESS_REFUSED) => FaultKind::BrokerAuthentication,
+        (Phase::Open, reply_code::NOT_ALLOWED | reply_code::ACCESS_REFUSED | reply_code::NOT_FOUND) => {
+            FaultKind::BrokerVhost
+        }
+        (_, reply_code::NOT_FOUND) => FaultKind::ExchangeMissing,
+        (_, reply_code::ACCESS_REFUSED) => FaultKind::ExchangeForbidden,
+        (Phase::Topology, reply_code::PRECONDITION_FAILED | reply_code::NOT_ALLOWED) => {
+            FaultKind::ExchangeMismatch
+        }
+        (_, reply_code::PRECONDITION_FAILED) => FaultKind::MessageRefused,
+        (_, reply_code::CONNECTION_FORCED) => FaultKind::BrokerRestarting,
+        _ => FaultKind::BrokerClosed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_code_means_what_was_going_on_at_the_time() {
+        for (phase, code, kind) in [
+            (Phase::Authentication, 403, FaultKind::BrokerAuthentication),
+            (Phase::Open, 530, FaultKind::BrokerVhost),
+            (Phase::Topology, 404, FaultKind::ExchangeMissing),
+            (Phase::Topology, 403, FaultKind::ExchangeForbidden),
+            (Phase::Topology, 406, FaultKind::ExchangeMismatch),
+            (Phase::Publishing, 404, FaultKind::ExchangeMissing),
+            (Phase::Publishing, 406, FaultKind::MessageRefused),
+            (Phase::Publishing, 320, FaultKind::BrokerRestarting),
+            (Phase::Publishing, 541, FaultKind::BrokerClosed),
+        ] {
+            assert_eq!(closed_kind(phase, code), kind, "{phase:?} {code}");
+        }
+    }
+}

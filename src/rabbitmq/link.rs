@@ -1,0 +1,293 @@
+//! The link: one connection with one publishing channel, as frames in both directions.
+//!
+//! It understands frames and keeps the heartbeat; what an answer means for an event is the engine's business.
+
+use std::io;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use walrelay_engine::Lsn;
+use walrelay_engine::amqp::{ContentHeader, Frame, FrameKind, Method, encode, returned_key};
+use walrelay_engine::flow::CHANNEL;
+
+use super::BrokerError;
+use super::error::Phase;
+use crate::net::{Progress, Stream, Wire};
+
+/// `reply-success`, the code of a plain good-bye (<https://www.rabbitmq.com/amqp-0-9-1-reference#constants>).
+const REPLY_SUCCESS: u16 = 200;
+
+/// What both sides agreed on while connecting.
+#[derive(Debug, Clone)]
+pub(super) struct Negotiated {
+    /// The largest frame in bytes.
+    pub(super) frame_max: u32,
+    /// The heartbeat interval; none if zero.
+    pub(super) heartbeat: Duration,
+    /// The largest body that a server of this version takes by default, in bytes.
+    pub(super) max_message_bytes: usize,
+    /// The server's version, if it told.
+    pub(super) version: Option<String>,
+}
+
+/// A connection that publishes.
+#[derive(Debug)]
+pub struct Link {
+    wire: Wire<Stream>,
+    negotiated: Negotiated,
+    returning: Option<Returning>,
+    heard: Instant,
+    sent: Instant,
+}
+
+/// A `basic.return` whose content has not been read to its end.
+#[derive(Debug, Clone, Copy)]
+struct Returning {
+    reply_code: u16,
+    /// The event's position, once the content header is read.
+    position: Option<(Lsn, u64)>,
+    /// Bytes of the body still to come.
+    rest: u64,
+}
+
+/// What the broker says to a publisher.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// A confirm.
+    Ack {
+        /// The delivery tag.
+        tag: u64,
+        /// Whether it counts for all before it.
+        multiple: bool,
+    },
+    /// A refusal.
+    Nack {
+        /// The delivery tag.
+        tag: u64,
+        /// Whether it counts for all before it.
+        multiple: bool,
+    },
+    /// A message came back, and its body has been passed over. Its ack is still to come.
+    Return {
+        /// Commit LSN and `tx_seq` from the message's own headers.
+        position: (Lsn, u64),
+        /// 312 for no route.
+        reply_code: u16,
+    },
+    /// `connection.blocked`: an alarm.
+    Blocked {
+        /// The broker's words.
+        reason: String,
+    },
+    /// `connection.unblocked`.
+    Unblocked,
+}
+
+impl Link {
+    pub(super) fn new(wire: Wire<Stream>, negotiated: Negotiated) -> Self {
+        let now = Instant::now();
+        Self { wire, negotiated, returning: None, heard: now, sent: now }
+    }
+
+    /// The largest frame in bytes.
+    #[must_use]
+    pub const fn frame_max(&self) -> u32 {
+        self.negotiated.frame_max
+    }
+
+    /// The largest body in bytes that a broker of this version takes by default.
+    #[must_use]
+    pub const fn max_message_bytes(&self) -> usize {
+        self.negotiated.max_message_bytes
+    }
+
+    /// The broker's version, if it told.
+    #[must_use]
+    pub fn server_version(&self) -> Option<&str> {
+        self.negotiated.version.as_deref()
+    }
+
+    /// The output buffer, for frames of the publishing channel.
+    pub fn output(&mut self) -> &mut Vec<u8> {
+        self.wire.output()
+    }
+
+    /// Bytes of output that the socket has not taken.
+    #[must_use]
+    pub fn pending_output(&self) -> usize {
+        self.wire.pending_output()
+    }
+
+    /// Reads and writes whatever is possible. Pending while neither makes progress.
+    ///
+    /// # Errors
+    /// The socket failed, or the broker hung up.
+    pub fn poll_io(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), BrokerError>> {
+        let progress = std::task::ready!(self.wire.poll_io(cx, true));
+        Poll::Ready(match progress {
+            Ok(Progress::Read(_)) => {
+                self.heard = now;
+                Ok(())
+            }
+            Ok(Progress::Drained) => {
+                self.sent = now;
+                Ok(())
+            }
+            Ok(Progress::Eof) => Err(BrokerError::Eof { opening: false }),
+            Err(error) => Err(error.into()),
+        })
+    }
+
+    /// The next thing that the broker said, out of what has been read.
+    ///
+    /// # Errors
+    /// The broker closed, or what it sent cannot be understood; the link is of no further use.
+    pub fn next_event(&mut self) -> Result<Option<LinkEvent>, BrokerError> {
+        loop {
+            let Some((frame, size)) = Frame::decode(self.wire.input(), self.negotiated.frame_max)? else {
+                return Ok(None);
+            };
+            let (mut close_ok, mut flow_ok) = (None, None);
+            let event = match (frame.kind, &mut self.returning) {
+                (FrameKind::Heartbeat, _) => Ok(None),
+                (FrameKind::Header, Some(returning)) if returning.position.is_none() => {
+                    let header = ContentHeader::decode(frame.payload)?;
+                    returning.position = returned_key(frame.payload)?;
+                    returning.rest = header.body_size;
+                    Ok(None)
+                }
+                (FrameKind::Body, Some(returning)) => {
+                    let length = u64::try_from(frame.payload.len()).unwrap_or(u64::MAX);
+                    returning.rest = returning.rest.saturating_sub(length);
+                    Ok(None)
+                }
+                (FrameKind::Header | FrameKind::Body, _) => Err(unexpected(&frame.kind)),
+                (FrameKind::Method, Some(_)) => Err(unexpected(&"a method within a returned message")),
+                (FrameKind::Method, None) => match Method::decode(frame.payload)? {
+                    Method::BasicAck { delivery_tag: tag, multiple } => Ok(Some(LinkEvent::Ack { tag, multiple })),
+                    Method::BasicNack { delivery_tag: tag, multiple, .. } => {
+                        Ok(Some(LinkEvent::Nack { tag, multiple }))
+                    }
+                    Method::BasicReturn(returned) => {
+                        self.returning =
+                            Some(Returning { reply_code: returned.reply_code, position: None, rest: u64::MAX });
+                        Ok(None)
+                    }
+                    Method::ConnectionBlocked { reason } => {
+                        Ok(Some(LinkEvent::Blocked { reason: String::from_utf8_lossy(reason).into_owned() }))
+                    }
+                    Method::ConnectionUnblocked => Ok(Some(LinkEvent::Unblocked)),
+                    Method::ChannelFlow { active } => {
+                        // RabbitMQ never sends it to publishers, and the specification wants an answer.
+                        flow_ok = Some(active);
+                        Ok(None)
+                    }
+                    Method::ConnectionClose(close) => {
+                        close_ok = Some(false);
+                        Err(BrokerError::closed(false, Phase::Publishing, &close))
+                    }
+                    Method::ChannelClose(close) => {
+                        close_ok = Some(true);
+                        Err(BrokerError::closed(true, Phase::Publishing, &close))
+                    }
+                    other => Err(unexpected(&other)),
+                },
+            };
+            self.wire.consume(size);
+            match (close_ok, flow_ok) {
+                (Some(true), _) => encode::channel_close_ok(self.wire.output(), CHANNEL),
+                (Some(false), _) => encode::connection_close_ok(self.wire.output()),
+                (None, Some(active)) => encode::channel_flow_ok(self.wire.output(), CHANNEL, active),
+                (None, None) => {}
+            }
+            if let Some(event) = event?.or(self.take_returned()?) {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// A returned message whose body has been passed over.
+    fn take_returned(&mut self) -> Result<Option<LinkEvent>, BrokerError> {
+        let Some(Returning { reply_code, position, .. }) = self.returning.take_if(|returning| returning.rest == 0)
+        else {
+            return Ok(None);
+        };
+        let position = position.ok_or_else(|| unexpected(&"a returned message that is not ours"))?;
+        Ok(Some(LinkEvent::Return { position, reply_code }))
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let heartbeat = self.negotiated.heartbeat;
+        if heartbeat.is_zero() {
+            return None;
+        }
+        Some((self.sent + heartbeat / 2).min(self.heard + heartbeat * 2))
+    }
+
+    /// Sends a heartbeat when one is due (after half the interval, as RabbitMQ's own clients do), and finds out that the
+    /// broker is silent after two intervals. <https://www.rabbitmq.com/docs/heartbeats>
+    ///
+    /// # Errors
+    /// The broker is silent.
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), BrokerError> {
+        let heartbeat = self.negotiated.heartbeat;
+        if heartbeat.is_zero() {
+            return Ok(());
+        }
+        if now >= self.heard + heartbeat * 2 {
+            return Err(BrokerError::Silent { silence: now - self.heard });
+        }
+        if now >= self.sent + heartbeat / 2 {
+            self.sent = now;
+            // With output stuck a heartbeat could not overtake it, and the broker waives its check meanwhile.
+            if self.wire.pending_output() == 0 {
+                encode::heartbeat(self.wire.output());
+            }
+        }
+        Ok(())
+    }
+
+    /// Says good-bye and waits for the answer until the deadline, then drops the socket either way.
+    ///
+    /// # Errors
+    /// The good-bye was not answered; nothing depends on it.
+    pub async fn close(mut self, deadline: Instant) -> Result<(), BrokerError> {
+        encode::connection_close(self.wire.output(), REPLY_SUCCESS, "bye")?;
+        timeout_at(deadline, self.await_close_ok()).await.map_err(|_| BrokerError::Deadline {
+            step: "closing the connection",
+            limit: Duration::ZERO,
+        })?
+    }
+
+    /// Writes out a close-ok, so that the broker need not wait for it, then drops the socket.
+    pub async fn dismiss(mut self, deadline: Instant) {
+        if let Ok(Err(error)) = timeout_at(deadline, self.wire.flush()).await {
+            tracing::debug!(error = %error, "cannot answer the broker's close");
+        }
+    }
+
+    async fn await_close_ok(&mut self) -> Result<(), BrokerError> {
+        self.wire.flush().await?;
+        loop {
+            let Some((frame, size)) = Frame::decode(self.wire.input(), self.negotiated.frame_max)? else {
+                if self.wire.fill().await? == 0 {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+                continue;
+            };
+            let closed = frame.kind == FrameKind::Method
+                && matches!(Method::decode(frame.payload), Ok(Method::ConnectionCloseOk));
+            self.wire.consume(size);
+            if closed {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn unexpected(what: &dyn std::fmt::Debug) -> BrokerError {
+    BrokerError::Unexpected { method: format!("{what:?}"), step: "an answer to a publish" }
+}
