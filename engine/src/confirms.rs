@@ -553,13 +553,15 @@ mod tests {
                         prop_assert_eq!(tag, model.issued);
                     }
                     Step::Return { token, reply_code } => {
-                        prop_assert_eq!(confirms.returned(token, reply_code), model.returned(token, reply_code));
+                        let came_back = model.returned(token, reply_code);
+                        prop_assert_eq!(confirms.returned(token, reply_code), came_back);
                     }
                     Step::Answer { nack: is_nack, multiple, back } => {
                         // Counted from one behind the newest, so that tags never issued occur as well as 0.
                         let tag = (model.issued + 1).saturating_sub(back);
                         let answer = if is_nack { nack } else { ack };
-                        prop_assert_eq!(answer(&mut confirms, tag, multiple), model.answer(is_nack, tag, multiple));
+                        let expected = model.answer(is_nack, tag, multiple);
+                        prop_assert_eq!(answer(&mut confirms, tag, multiple), expected);
                     }
                     Step::Clear => {
                         confirms.clear();
