@@ -4,7 +4,8 @@
 /// What a client sends first: `AMQP`, a zero and the version 0-9-1 (section 4.2.2, "Protocol Header").
 pub const PROTOCOL_HEADER: [u8; 8] = *b"AMQP\x00\x00\x09\x01";
 
-/// Bytes of a frame around its payload: type, channel, size and the end octet (section 4.2.3, "General Frame Format").
+/// Bytes of a frame around its payload: type, channel, size and the end octet (section 4.2.3, "General Frame
+/// Format").
 pub const FRAME_OVERHEAD: u32 = 8;
 
 /// The frame size, in bytes with overhead, that both peers accept whatever was negotiated
@@ -14,8 +15,8 @@ pub const FRAME_MIN_SIZE: u32 = 4096;
 /// The octet behind every frame (`frame-end`, section 4.2.3).
 pub(super) const FRAME_END: u8 = 0xCE;
 
-/// Frame types (section 4.2.3, but for heartbeat: there it is 4, in the grammar of section 4.2.1, among the constants of
-/// <https://www.rabbitmq.com/amqp-0-9-1-reference#constants> and on RabbitMQ's wire it is 8).
+/// Frame types (section 4.2.3, but for heartbeat: there it is 4, in the grammar of section 4.2.1, among the
+/// constants of <https://www.rabbitmq.com/amqp-0-9-1-reference#constants> and on RabbitMQ's wire it is 8).
 pub(super) mod frame_kind {
     pub(in crate::amqp) const METHOD: u8 = 1;
     pub(in crate::amqp) const HEADER: u8 = 2;
@@ -66,8 +67,8 @@ pub(super) mod method {
     pub(in crate::amqp) const CONFIRM_SELECT_OK: (u16, u16) = (CONFIRM, 11);
 }
 
-/// Property flags of the basic class, the first property in the highest bit, values in this order
-/// (section 4.2.6.1, "The Content Header"; order in <https://www.rabbitmq.com/amqp-0-9-1-reference>, class basic).
+/// Property flags of the basic class, the first property in the highest bit, values in this order (section
+/// 4.2.6.1, "The Content Header"; order in <https://www.rabbitmq.com/amqp-0-9-1-reference>, class basic).
 pub(super) mod property {
     pub(in crate::amqp) const CONTENT_TYPE: u16 = 1 << 15;
     pub(in crate::amqp) const CONTENT_ENCODING: u16 = 1 << 14;
@@ -83,7 +84,8 @@ pub(super) mod property {
     pub(in crate::amqp) const USER_ID: u16 = 1 << 4;
     pub(in crate::amqp) const APP_ID: u16 = 1 << 3;
     pub(in crate::amqp) const CLUSTER_ID: u16 = 1 << 2;
-    /// The bits behind the 14 properties: 1 is unused, 0 says that more flags follow, which the basic class never needs.
+    /// The bits behind the 14 properties: 1 is unused, 0 says that more flags follow, which the basic class
+    /// never needs.
     pub(in crate::amqp) const UNKNOWN: u16 = 0b11;
 }
 

@@ -6,7 +6,8 @@ use super::reader::Reader;
 use super::table::{FieldValue, Table};
 use crate::Lsn;
 
-/// The header of a content: what a body is and how long (specification, section 4.2.6.1, "The Content Header").
+/// The header of a content: what a body is and how long (specification, section 4.2.6.1, "The Content
+/// Header").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContentHeader<'a> {
     /// Bytes of body that follow in body frames.
@@ -22,8 +23,8 @@ pub struct Properties<'a> {
     message_id: Option<&'a [u8]>,
 }
 
-/// The commit LSN and `tx_seq` of one of our own messages, from the content header by which it came back; `None` where
-/// it lacks these headers, so is not ours.
+/// The commit LSN and `tx_seq` of one of our own messages, from the content header by which it came back;
+/// `None` where it lacks these headers, so is not ours.
 ///
 /// # Errors
 /// A payload that is no content header of the basic class.
@@ -48,7 +49,8 @@ impl<'a> ContentHeader<'a> {
     /// Reads a header frame's payload.
     ///
     /// # Errors
-    /// Another class than basic, unknown property flags, or a payload that is not exactly the properties it announces.
+    /// Another class than basic, unknown property flags, or a payload that is not exactly the properties it
+    /// announces.
     pub fn decode(payload: &'a [u8]) -> Result<Self, AmqpError> {
         let mut reader = Reader::new(payload);
         let class_id = reader.u16("class-id")?;

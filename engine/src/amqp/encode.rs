@@ -1,9 +1,10 @@
-//! The frames that a publisher sends, but for messages ([`Message`](super::Message)): each function appends one whole
-//! frame to `out`, or nothing where it fails. Arguments are in the order of
+//! The frames that a publisher sends, but for messages ([`Message`](super::Message)): each function appends
+//! one whole frame to `out`, or nothing where it fails. Arguments are in the order of
 //! <https://www.rabbitmq.com/amqp-0-9-1-reference>.
 //!
 //! # Errors
-//! [`EncodeError::ShortStringTooLong`] for a name or text of more than 255 bytes, wherever a `Result` is returned.
+//! [`EncodeError::ShortStringTooLong`] for a name or text of more than 255 bytes, wherever a `Result` is
+//! returned.
 
 use super::constants::method as id;
 use super::error::EncodeError;
@@ -18,13 +19,14 @@ const CONNECTION: u16 = 0;
 pub struct ClientProperties<'a> {
     /// The version of walrelay.
     pub version: &'a str,
-    /// The name by which RabbitMQ lists the connection (<https://www.rabbitmq.com/docs/connections#client-provided-names>).
+    /// The name by which RabbitMQ lists the connection
+    /// (<https://www.rabbitmq.com/docs/connections#client-provided-names>).
     pub connection_name: &'a str,
 }
 
-/// `connection.start-ok`, with the capabilities of <https://www.rabbitmq.com/docs/connections#capabilities>: without
-/// `connection.blocked` the server would not send blocked and unblocked, without `authentication_failure_close` it would
-/// drop the socket on a wrong password.
+/// `connection.start-ok`, with the capabilities of <https://www.rabbitmq.com/docs/connections#capabilities>:
+/// without `connection.blocked` the server would not send blocked and unblocked, without
+/// `authentication_failure_close` it would drop the socket on a wrong password.
 ///
 /// # Errors
 /// A mechanism's name of more than 255 bytes.

@@ -1,6 +1,7 @@
 //! What can be wrong with bytes of the broker, and with texts that we are to send.
 
-/// Bytes from the broker that are not AMQP 0-9-1 as RabbitMQ speaks it. The connection cannot be used any further.
+/// Bytes from the broker that are not AMQP 0-9-1 as RabbitMQ speaks it. The connection cannot be used any
+/// further.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AmqpError {
     /// The server answered with a protocol header, so it does not speak 0-9-1 (specification, section 4.2.2).

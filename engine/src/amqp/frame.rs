@@ -28,16 +28,17 @@ pub enum FrameKind {
 }
 
 impl<'a> Frame<'a> {
-    /// Cuts the first frame off `buffer`: the frame and the number of bytes to drop from the buffer, or `None` where
-    /// more bytes are needed.
+    /// Cuts the first frame off `buffer`: the frame and the number of bytes to drop from the buffer, or
+    /// `None` where more bytes are needed.
     ///
-    /// `frame_max` is in bytes with the overhead, as negotiated. A value under [`FRAME_MIN_SIZE`] counts as that, which
-    /// both peers accept in any case; a negotiated 0 ("no limit") is for the caller to replace by a limit of its own.
-    /// The size is checked before the payload is waited for, so a caller never buffers more than `frame_max`.
+    /// `frame_max` is in bytes with the overhead, as negotiated. A value under [`FRAME_MIN_SIZE`] counts as
+    /// that, which both peers accept in any case; a negotiated 0 ("no limit") is for the caller to replace by
+    /// a limit of its own. The size is checked before the payload is waited for, so a caller never buffers
+    /// more than `frame_max`.
     ///
     /// # Errors
-    /// An unknown frame type, a frame above `frame_max`, a wrong end octet, or a protocol header in place of a frame:
-    /// the framing is lost, and the connection with it.
+    /// An unknown frame type, a frame above `frame_max`, a wrong end octet, or a protocol header in place of
+    /// a frame: the framing is lost, and the connection with it.
     pub fn decode(buffer: &'a [u8], frame_max: u32) -> Result<Option<(Self, usize)>, AmqpError> {
         let Some(&first) = buffer.first() else {
             return Ok(None);

@@ -9,19 +9,19 @@ use super::frame::{FrameKind, at_least_min};
 use super::writer::{TableWriter, frame, method_id, put_u16, put_u64, short_string, table};
 use crate::Lsn;
 
-/// A message's `basic.publish`, properties and body in one buffer, bound to no channel and no `frame_max`, so that it
-/// can be kept and sent again over another link.
+/// A message's `basic.publish`, properties and body in one buffer, bound to no channel and no `frame_max`, so
+/// that it can be kept and sent again over another link.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The body, then the method's payload, then the content header's. The body comes first so that its length is
-    /// known when the header is written.
+    /// The body, then the method's payload, then the content header's. The body comes first so that its
+    /// length is known when the header is written.
     buffer: Vec<u8>,
     body_end: usize,
     method_end: usize,
 }
 
-/// What a message says, but for its body. An empty `message_id`, `message_type`, `content_type` or `app_id` leaves that
-/// property out.
+/// What a message says, but for its body. An empty `message_id`, `message_type`, `content_type` or `app_id`
+/// leaves that property out.
 #[derive(Debug, Clone, Copy)]
 pub struct MessageParts<'a> {
     /// The exchange, at most 255 bytes, as all texts here.
@@ -62,8 +62,8 @@ pub struct HeaderParts<'a> {
 impl Message {
     /// Encodes a message into `buffer`, whose old content is dropped and whose capacity is reused.
     ///
-    /// The buffer is taken over by the message; [`Message::into_buffer`] gives it back. On an error it stays with the
-    /// caller, empty.
+    /// The buffer is taken over by the message; [`Message::into_buffer`] gives it back. On an error it stays
+    /// with the caller, empty.
     ///
     /// # Errors
     /// A text or number that AMQP cannot carry, by name: the message can never be sent as it is.
@@ -74,8 +74,8 @@ impl Message {
         })
     }
 
-    /// As [`Message::encode`], with the body written by `write_body` into the empty buffer it is handed, for bodies that
-    /// are decoded on the way.
+    /// As [`Message::encode`], with the body written by `write_body` into the empty buffer it is handed, for
+    /// bodies that are decoded on the way.
     ///
     /// # Errors
     /// Those of `write_body`, and those of [`Message::encode`] turned into the same type.
@@ -121,8 +121,8 @@ impl Message {
         self.body_end
     }
 
-    /// Whether the method and the content header, which cannot be split, go into a frame each. RabbitMQ ends the whole
-    /// connection (501) where one does not.
+    /// Whether the method and the content header, which cannot be split, go into a frame each. RabbitMQ ends
+    /// the whole connection (501) where one does not.
     #[must_use]
     pub fn fits(&self, frame_max: u32) -> bool {
         let largest = chunk_size(frame_max);
@@ -130,8 +130,8 @@ impl Message {
         method.len() <= largest && header.len() <= largest
     }
 
-    /// Appends the message's frames to `out`: method, content header, and the body in pieces of `frame_max` - 8 bytes,
-    /// none for an empty body (specification, section 4.2.6, "Content Framing").
+    /// Appends the message's frames to `out`: method, content header, and the body in pieces of `frame_max` -
+    /// 8 bytes, none for an empty body (specification, section 4.2.6, "Content Framing").
     ///
     /// `frame_max` is as in [`Frame::decode`](super::Frame::decode). The message must have been found to
     /// [fit](Message::fits).
@@ -193,8 +193,8 @@ fn append_method(out: &mut Vec<u8>, parts: &MessageParts<'_>) -> Result<(), Enco
     Ok(())
 }
 
-/// The content header (specification, section 4.2.6.1): class, weight, body size, flags, then the properties set in the
-/// order of their flags.
+/// The content header (specification, section 4.2.6.1): class, weight, body size, flags, then the properties
+/// set in the order of their flags.
 fn append_header(out: &mut Vec<u8>, parts: &MessageParts<'_>, body_len: usize) -> Result<(), EncodeError> {
     put_u16(out, class::BASIC);
     // weight

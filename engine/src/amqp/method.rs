@@ -68,7 +68,8 @@ pub enum Method<'a> {
     ConfirmSelectOk,
     /// `exchange.declare-ok`.
     ExchangeDeclareOk,
-    /// `basic.return`: an unroutable message comes back; its content header and body follow, its ack comes later.
+    /// `basic.return`: an unroutable message comes back; its content header and body follow, its ack comes
+    /// later.
     BasicReturn(Return<'a>),
     /// `basic.ack` (<https://www.rabbitmq.com/docs/confirms#publisher-confirms>).
     BasicAck {
@@ -125,7 +126,8 @@ impl<'a> Method<'a> {
     /// Reads a method frame's payload.
     ///
     /// # Errors
-    /// [`AmqpError::Truncated`] or [`AmqpError::Trailing`] where the payload is not exactly the method's arguments.
+    /// [`AmqpError::Truncated`] or [`AmqpError::Trailing`] where the payload is not exactly the method's
+    /// arguments.
     pub fn decode(payload: &'a [u8]) -> Result<Self, AmqpError> {
         let mut reader = Reader::new(payload);
         let (class_id, method_id) = (reader.u16("class-id")?, reader.u16("method-id")?);

@@ -1,14 +1,15 @@
-//! The few frames of AMQP 0-9-1 that a connection with one publishing channel needs, encoded and decoded by hand.
+//! The few frames of AMQP 0-9-1 that a connection with one publishing channel needs, encoded and decoded by
+//! hand.
 //!
 //! Inbound, [`Frame::decode`] cuts a frame out of a read buffer and [`Method::decode`] or
-//! [`ContentHeader::decode`] reads its payload; everything borrows from that buffer, is bounded by `frame_max`, and may
-//! hold text that is no UTF-8 (the broker cuts long texts in mid-character). Outbound, the functions of
-//! [`encode`] append whole frames to a buffer, and [`Message`] holds one publish, encoded once and sent as often as
-//! needed.
+//! [`ContentHeader::decode`] reads its payload; everything borrows from that buffer, is bounded by
+//! `frame_max`, and may hold text that is no UTF-8 (the broker cuts long texts in mid-character). Outbound,
+//! the functions of [`encode`] append whole frames to a buffer, and [`Message`] holds one publish, encoded
+//! once and sent as often as needed.
 //!
 //! Specification: <https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf> ("the specification" below), its
-//! reference by class and method: <https://www.rabbitmq.com/amqp-0-9-1-reference>, and RabbitMQ's errata, which
-//! count where the two differ: <https://www.rabbitmq.com/amqp-0-9-1-errata>.
+//! reference by class and method: <https://www.rabbitmq.com/amqp-0-9-1-reference>, and RabbitMQ's errata,
+//! which count where the two differ: <https://www.rabbitmq.com/amqp-0-9-1-errata>.
 
 pub mod encode;
 
@@ -22,6 +23,9 @@ mod method;
 mod reader;
 mod table;
 mod writer;
+
+#[cfg(test)]
+mod oracle;
 
 pub use constants::{FRAME_MIN_SIZE, FRAME_OVERHEAD, PROTOCOL_HEADER};
 pub use content::{ContentHeader, Properties, returned_key};

@@ -8,7 +8,8 @@ use super::reader::Reader;
 /// How deep tables and arrays may be nested; RabbitMQ's own nest twice (server properties, capabilities).
 const MAX_DEPTH: u8 = 16;
 
-/// A field table: names with values (specification, section 4.2.5.5). It is checked only as far as it is read.
+/// A field table: names with values (specification, section 4.2.5.5). It is checked only as far as it is
+/// read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Table<'a> {
     bytes: &'a [u8],
@@ -23,7 +24,8 @@ pub struct FieldArray<'a> {
 }
 
 /// A value of a table or array, of the types that RabbitMQ uses
-/// (<https://www.rabbitmq.com/amqp-0-9-1-errata>, section "Field types", where it differs from the specification).
+/// (<https://www.rabbitmq.com/amqp-0-9-1-errata>, section "Field types", where it differs from the
+/// specification).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FieldValue<'a> {
     /// `t`.
@@ -77,8 +79,8 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// The first value of this name; `None` also where the table is malformed before it, which [`Table::iter`] tells
-    /// apart.
+    /// The first value of this name; `None` also where the table is malformed before it, which
+    /// [`Table::iter`] tells apart.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<FieldValue<'a>> {
         self.iter()

@@ -95,8 +95,8 @@ pub(super) fn table(
     with_length(out, field, |out| entries(&mut TableWriter { out }))
 }
 
-/// Writes the entries of one table. Texts are always long strings (`S`): at a short string in a table RabbitMQ closes
-/// the connection (<https://www.rabbitmq.com/amqp-0-9-1-errata>).
+/// Writes the entries of one table. Texts are always long strings (`S`): at a short string in a table
+/// RabbitMQ closes the connection (<https://www.rabbitmq.com/amqp-0-9-1-errata>).
 pub(super) struct TableWriter<'a> {
     out: &'a mut Vec<u8>,
 }
