@@ -2,6 +2,8 @@
 //!
 //! Readiness, the log, the metrics and `doctor` all read this table, so they name the same cause.
 
+use std::error::Error;
+
 /// What a fault means for delivery (rule 8 of `docs/delivery-rules.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -9,6 +11,42 @@ pub enum Class {
     Unavailable,
     /// Needs a person: named, checked again, and an exit only with `--exit-on-halt`.
     Halted,
+    /// One event waits under its policy.
+    Held,
+}
+
+/// A fault that has happened: its kind and the words of what reported it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Which row of the table.
+    pub kind: FaultKind,
+    /// What happened: the error and its sources in one line.
+    pub message: String,
+}
+
+impl Fault {
+    /// A fault with the error that shows it.
+    #[must_use]
+    pub fn new(kind: FaultKind, error: &dyn Error) -> Self {
+        Self { kind, message: chain(error) }
+    }
+}
+
+/// An error with all its sources, in one line.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let text = error.to_string();
+        // Some libraries repeat their source's text in their own.
+        if !line.ends_with(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        source = error.source();
+    }
+    line.replace(['\r', '\n'], " ")
 }
 
 /// Declares [`FaultKind`] together with its table, so that a kind without a row cannot exist.
@@ -110,6 +148,12 @@ fault_kinds! {
     /// A table lacks a column that an event needs.
     ColumnMissing: Halted, "column_missing",
         "give the outbox table the columns id, aggregate_type, aggregate_id, event_type and payload";
+    /// The payload column has a type that no body can be made of.
+    PayloadType: Halted, "payload_type",
+        "make the payload column json, jsonb, text or bytea";
+    /// The log at a known position is not the one that was read before.
+    LogDiverged: Unavailable, "log_diverged",
+        "nothing to do: everything unacknowledged is read and published again; check why the database was restored";
     /// The stream brought a row of a table that is not configured (rule 4).
     TableUnknown: Halted, "table_unknown",
         "add the table to [[outbox]] or take it out of the publication";
@@ -156,13 +200,13 @@ fault_kinds! {
     MessageRefused: Halted, "message_refused",
         "the broker's log names what it refused: correct the row's producer or the broker's limit";
     /// An event is held: returned as unroutable.
-    EventUnroutable: Halted, "event_unroutable",
+    EventUnroutable: Held, "event_unroutable",
         "bind a queue to the exchange for the event's routing key; walrelay tries it again by itself";
     /// An event is held: a queue refused it (nack).
-    EventNacked: Unavailable, "event_nacked",
+    EventNacked: Held, "event_nacked",
         "make room in the full queue or raise its limit; walrelay tries the event again by itself";
     /// An event is held: the row cannot become a message.
-    EventInvalid: Halted, "event_invalid",
+    EventInvalid: Held, "event_invalid",
         "see the log line for the column at fault; the event stays held until it is settled by hand";
     /// The exclusive lock of a command is taken by another one, or a rule of the configuration is broken.
     Configuration: Halted, "configuration",

@@ -7,7 +7,9 @@ use std::time::Duration;
 use rustls::ClientConfig;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::{Instant, timeout_at};
-use walrelay_engine::amqp::{FRAME_MIN_SIZE, Frame, FrameKind, Method, PROTOCOL_HEADER, Table, encode};
+use walrelay_engine::amqp::{
+    FRAME_MIN_SIZE, FieldValue, Frame, FrameKind, Method, PROTOCOL_HEADER, Table, encode,
+};
 use walrelay_engine::flow::CHANNEL;
 
 use super::error::Phase;
@@ -49,20 +51,33 @@ impl Connector {
     /// # Errors
     /// Why there is none. Everything is under one deadline.
     pub async fn connect(&self) -> Result<Link, BrokerError> {
-        let mut opening = Opening { connector: self, step: "the TCP connection", deadline: Instant::now() + self.timeout };
+        let mut opening = Opening {
+            connector: self,
+            step: "the TCP connection",
+            deadline: Instant::now() + self.timeout,
+        };
         match timeout_at(opening.deadline, opening.connect()).await {
             Ok(link) => link,
-            Err(_) => Err(BrokerError::Deadline { step: opening.step, limit: self.timeout }),
+            Err(_) => Err(BrokerError::Deadline {
+                step: opening.step,
+                limit: self.timeout,
+            }),
         }
     }
 
     fn password(&self) -> Result<SecretString, BrokerError> {
         let Some(path) = &self.password_file else {
             // RabbitMQ's own default user, which it lets in from localhost only.
-            return Ok(self.uri.password.clone().unwrap_or_else(|| SecretString::from("guest")));
+            return Ok(self
+                .uri
+                .password
+                .clone()
+                .unwrap_or_else(|| SecretString::from("guest")));
         };
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| BrokerError::PasswordFile { path: path.clone(), source })?;
+        let text = std::fs::read_to_string(path).map_err(|source| BrokerError::PasswordFile {
+            path: path.clone(),
+            source,
+        })?;
         Ok(SecretString::from(text.trim_end_matches(['\r', '\n'])))
     }
 }
@@ -97,11 +112,19 @@ impl Opening<'_> {
         self.step = "the protocol handshake";
         wire.output().extend_from_slice(&PROTOCOL_HEADER);
         let (version, mechanisms) = self
-            .expect(wire, Phase::Authentication, |method| match method {
-                Method::ConnectionStart { server_properties, mechanisms, .. } => {
-                    Some((version(*server_properties), String::from_utf8_lossy(mechanisms).into_owned()))
-                }
-                _ => None,
+            .expect(wire, Phase::Authentication, |method| {
+                let Method::ConnectionStart {
+                    server_properties,
+                    mechanisms,
+                    ..
+                } = method
+                else {
+                    return None;
+                };
+                Some((
+                    version(*server_properties),
+                    String::from_utf8_lossy(mechanisms).into_owned(),
+                ))
             })
             .await?;
         if !mechanisms.split(' ').any(|mechanism| mechanism == "PLAIN") {
@@ -119,11 +142,20 @@ impl Opening<'_> {
     }
 
     /// Tune, tune-ok, open and open-ok.
-    async fn tune(&mut self, wire: &mut Wire<Stream>, version: Option<String>) -> Result<Negotiated, BrokerError> {
+    async fn tune(
+        &mut self,
+        wire: &mut Wire<Stream>,
+        version: Option<String>,
+    ) -> Result<Negotiated, BrokerError> {
         let (frame_max, heartbeat) = self
-            .expect(wire, Phase::Authentication, |method| match method {
-                Method::ConnectionTune { frame_max, heartbeat, .. } => Some((*frame_max, *heartbeat)),
-                _ => None,
+            .expect(wire, Phase::Authentication, |method| {
+                let Method::ConnectionTune {
+                    frame_max, heartbeat, ..
+                } = method
+                else {
+                    return None;
+                };
+                Some((*frame_max, *heartbeat))
             })
             .await?;
         let negotiated = negotiate(frame_max, heartbeat, self.connector.heartbeat, version);
@@ -131,7 +163,10 @@ impl Opening<'_> {
         encode::connection_tune_ok(wire.output(), CHANNEL, negotiated.frame_max, seconds);
         self.step = "opening the virtual host";
         encode::connection_open(wire.output(), &self.connector.uri.vhost)?;
-        self.expect(wire, Phase::Open, |method| matches!(method, Method::ConnectionOpenOk).then_some(())).await?;
+        self.expect(wire, Phase::Open, |method| {
+            matches!(method, Method::ConnectionOpenOk).then_some(())
+        })
+        .await?;
         Ok(negotiated)
     }
 
@@ -139,17 +174,24 @@ impl Opening<'_> {
     async fn open_channel(&mut self, wire: &mut Wire<Stream>) -> Result<(), BrokerError> {
         self.step = "opening the channel";
         encode::channel_open(wire.output(), CHANNEL);
-        self.expect(wire, Phase::Topology, |method| matches!(method, Method::ChannelOpenOk).then_some(())).await?;
+        self.expect(wire, Phase::Topology, |method| {
+            matches!(method, Method::ChannelOpenOk).then_some(())
+        })
+        .await?;
         self.step = "the check of the exchange";
         for exchange in &self.connector.exchanges {
             if exchange.append_declare(wire.output(), CHANNEL)? {
-                let declared = |method: &Method<'_>| matches!(method, Method::ExchangeDeclareOk).then_some(());
+                let declared =
+                    |method: &Method<'_>| matches!(method, Method::ExchangeDeclareOk).then_some(());
                 self.expect(wire, Phase::Topology, declared).await?;
             }
         }
         self.step = "confirm.select";
         encode::confirm_select(wire.output(), CHANNEL);
-        self.expect(wire, Phase::Publishing, |method| matches!(method, Method::ConfirmSelectOk).then_some(())).await
+        self.expect(wire, Phase::Publishing, |method| {
+            matches!(method, Method::ConfirmSelectOk).then_some(())
+        })
+        .await
     }
 
     /// Sends what is pending and waits for one method; heartbeats may come before it.
@@ -174,7 +216,10 @@ impl Opening<'_> {
             let method = match frame.kind {
                 FrameKind::Method => Method::decode(frame.payload)?,
                 FrameKind::Header | FrameKind::Body | FrameKind::Heartbeat => {
-                    return Err(BrokerError::Unexpected { method: format!("{:?}", frame.kind), step: self.step });
+                    return Err(BrokerError::Unexpected {
+                        method: format!("{:?}", frame.kind),
+                        step: self.step,
+                    });
                 }
             };
             if let Some(value) = take(&method) {
@@ -184,7 +229,10 @@ impl Opening<'_> {
             let error = match &method {
                 Method::ConnectionClose(close) => BrokerError::closed(false, phase, close),
                 Method::ChannelClose(close) => BrokerError::closed(true, phase, close),
-                other => BrokerError::Unexpected { method: format!("{other:?}"), step: self.step },
+                other => BrokerError::Unexpected {
+                    method: format!("{other:?}"),
+                    step: self.step,
+                },
             };
             return Err(error);
         }
@@ -192,29 +240,43 @@ impl Opening<'_> {
 }
 
 /// Settles on the smaller of both sides' limits; zero means none (specification, section 1.4.2.5 and .6).
-fn negotiate(frame_max: u32, server_heartbeat: u16, heartbeat: Duration, version: Option<String>) -> Negotiated {
+fn negotiate(
+    frame_max: u32,
+    server_heartbeat: u16,
+    heartbeat: Duration,
+    version: Option<String>,
+) -> Negotiated {
     let ours = heartbeat.as_secs();
     let heartbeat = match (ours, u64::from(server_heartbeat)) {
         (0, _) => 0,
         (ours, 0) => ours,
         (ours, theirs) => ours.min(theirs),
     };
-    let major = version.as_deref().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    let major = version
+        .as_deref()
+        .and_then(|version| version.split('.').next()?.parse::<u32>().ok());
     Negotiated {
-        frame_max: if frame_max == 0 { FRAME_MAX } else { frame_max.clamp(FRAME_MIN_SIZE, FRAME_MAX) },
+        frame_max: if frame_max == 0 {
+            FRAME_MAX
+        } else {
+            frame_max.clamp(FRAME_MIN_SIZE, FRAME_MAX)
+        },
         heartbeat: Duration::from_secs(heartbeat),
         // An unknown version is taken for a new one, whose limit is the smaller.
-        max_message_bytes: if major.is_some_and(|major| major < 4) { MAX_MESSAGE_3 } else { MAX_MESSAGE_4 },
+        max_message_bytes: if major.is_some_and(|major| major < 4) {
+            MAX_MESSAGE_3
+        } else {
+            MAX_MESSAGE_4
+        },
         version,
     }
 }
 
 fn version(server_properties: Table<'_>) -> Option<String> {
-    use walrelay_engine::amqp::FieldValue;
-    match server_properties.find("version")? {
-        FieldValue::LongString(version) => Some(String::from_utf8_lossy(version).into_owned()),
-        _ => None,
-    }
+    let Some(FieldValue::Text(version)) = server_properties.find("version") else {
+        return None;
+    };
+    Some(String::from_utf8_lossy(version).into_owned())
 }
 
 #[cfg(test)]

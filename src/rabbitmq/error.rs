@@ -13,7 +13,6 @@ use crate::net::tls::TlsError;
 
 /// Reply codes of AMQP 0-9-1 that are told apart (<https://www.rabbitmq.com/amqp-0-9-1-reference#constants>).
 mod reply_code {
-    pub(super) const CONNECTION_FORCED: u16 = 320;
     pub(super) const ACCESS_REFUSED: u16 = 403;
     pub(super) const NOT_FOUND: u16 = 404;
     pub(super) const PRECONDITION_FAILED: u16 = 406;
@@ -134,7 +133,9 @@ impl BrokerError {
             Self::Silent { .. } => FaultKind::BrokerSilent,
             Self::Protocol(_) | Self::Delivery(_) | Self::Unexpected { .. } => FaultKind::BrokerProtocol,
             Self::Encode(_) => FaultKind::Configuration,
-            Self::Closed { phase, reply_code, .. } => closed_kind(*phase, *reply_code),
+            Self::Closed {
+                phase, reply_code, ..
+            } => closed_kind(*phase, *reply_code),
         }
     }
 }
@@ -151,7 +152,6 @@ const fn closed_kind(phase: Phase, code: u16) -> FaultKind {
             FaultKind::ExchangeMismatch
         }
         (_, reply_code::PRECONDITION_FAILED) => FaultKind::MessageRefused,
-        (_, reply_code::CONNECTION_FORCED) => FaultKind::BrokerRestarting,
         _ => FaultKind::BrokerClosed,
     }
 }
@@ -170,7 +170,7 @@ mod tests {
             (Phase::Topology, 406, FaultKind::ExchangeMismatch),
             (Phase::Publishing, 404, FaultKind::ExchangeMissing),
             (Phase::Publishing, 406, FaultKind::MessageRefused),
-            (Phase::Publishing, 320, FaultKind::BrokerRestarting),
+            (Phase::Publishing, 320, FaultKind::BrokerClosed),
             (Phase::Publishing, 541, FaultKind::BrokerClosed),
         ] {
             assert_eq!(closed_kind(phase, code), kind, "{phase:?} {code}");

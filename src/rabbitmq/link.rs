@@ -6,7 +6,7 @@ use std::io;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use walrelay_engine::Lsn;
 use walrelay_engine::amqp::{ContentHeader, Frame, FrameKind, Method, encode, returned_key};
 use walrelay_engine::flow::CHANNEL;
@@ -87,7 +87,13 @@ pub enum LinkEvent {
 impl Link {
     pub(super) fn new(wire: Wire<Stream>, negotiated: Negotiated) -> Self {
         let now = Instant::now();
-        Self { wire, negotiated, returning: None, heard: now, sent: now }
+        Self {
+            wire,
+            negotiated,
+            returning: None,
+            heard: now,
+            sent: now,
+        }
     }
 
     /// The largest frame in bytes.
@@ -165,18 +171,26 @@ impl Link {
                 (FrameKind::Header | FrameKind::Body, _) => Err(unexpected(&frame.kind)),
                 (FrameKind::Method, Some(_)) => Err(unexpected(&"a method within a returned message")),
                 (FrameKind::Method, None) => match Method::decode(frame.payload)? {
-                    Method::BasicAck { delivery_tag: tag, multiple } => Ok(Some(LinkEvent::Ack { tag, multiple })),
-                    Method::BasicNack { delivery_tag: tag, multiple, .. } => {
-                        Ok(Some(LinkEvent::Nack { tag, multiple }))
-                    }
+                    Method::BasicAck {
+                        delivery_tag: tag,
+                        multiple,
+                    } => Ok(Some(LinkEvent::Ack { tag, multiple })),
+                    Method::BasicNack {
+                        delivery_tag: tag,
+                        multiple,
+                        ..
+                    } => Ok(Some(LinkEvent::Nack { tag, multiple })),
                     Method::BasicReturn(returned) => {
-                        self.returning =
-                            Some(Returning { reply_code: returned.reply_code, position: None, rest: u64::MAX });
+                        self.returning = Some(Returning {
+                            reply_code: returned.reply_code,
+                            position: None,
+                            rest: u64::MAX,
+                        });
                         Ok(None)
                     }
-                    Method::ConnectionBlocked { reason } => {
-                        Ok(Some(LinkEvent::Blocked { reason: String::from_utf8_lossy(reason).into_owned() }))
-                    }
+                    Method::ConnectionBlocked { reason } => Ok(Some(LinkEvent::Blocked {
+                        reason: String::from_utf8_lossy(reason).into_owned(),
+                    })),
                     Method::ConnectionUnblocked => Ok(Some(LinkEvent::Unblocked)),
                     Method::ChannelFlow { active } => {
                         // RabbitMQ never sends it to publishers, and the specification wants an answer.
@@ -209,7 +223,9 @@ impl Link {
 
     /// A returned message whose body has been passed over.
     fn take_returned(&mut self) -> Result<Option<LinkEvent>, BrokerError> {
-        let Some(Returning { reply_code, position, .. }) = self.returning.take_if(|returning| returning.rest == 0)
+        let Some(Returning {
+            reply_code, position, ..
+        }) = self.returning.take_if(|returning| returning.rest == 0)
         else {
             return Ok(None);
         };
@@ -238,7 +254,9 @@ impl Link {
             return Ok(());
         }
         if now >= self.heard + heartbeat * 2 {
-            return Err(BrokerError::Silent { silence: now - self.heard });
+            return Err(BrokerError::Silent {
+                silence: now - self.heard,
+            });
         }
         if now >= self.sent + heartbeat / 2 {
             self.sent = now;
@@ -256,10 +274,12 @@ impl Link {
     /// The good-bye was not answered; nothing depends on it.
     pub async fn close(mut self, deadline: Instant) -> Result<(), BrokerError> {
         encode::connection_close(self.wire.output(), REPLY_SUCCESS, "bye")?;
-        timeout_at(deadline, self.await_close_ok()).await.map_err(|_| BrokerError::Deadline {
-            step: "closing the connection",
-            limit: Duration::ZERO,
-        })?
+        timeout_at(deadline, self.await_close_ok())
+            .await
+            .map_err(|_| BrokerError::Deadline {
+                step: "closing the connection",
+                limit: Duration::ZERO,
+            })?
     }
 
     /// Writes out a close-ok, so that the broker need not wait for it, then drops the socket.
@@ -289,5 +309,8 @@ impl Link {
 }
 
 fn unexpected(what: &dyn std::fmt::Debug) -> BrokerError {
-    BrokerError::Unexpected { method: format!("{what:?}"), step: "an answer to a publish" }
+    BrokerError::Unexpected {
+        method: format!("{what:?}"),
+        step: "an answer to a publish",
+    }
 }

@@ -19,7 +19,14 @@ impl Exchange {
         }
         let kind = self.declare.as_deref();
         // A passive declare names no type: RabbitMQ does not look at it.
-        encode::exchange_declare(out, channel, &self.name, kind.unwrap_or_default(), kind.is_none(), true)?;
+        encode::exchange_declare(
+            out,
+            channel,
+            &self.name,
+            kind.unwrap_or_default(),
+            kind.is_none(),
+            true,
+        )?;
         Ok(true)
     }
 }

@@ -64,18 +64,28 @@ impl BrokerUri {
         if let Some((name, _)) = url.query_pairs().next() {
             return Err(UriError::Parameter(name.into_owned()));
         }
-        let host = url.host_str().filter(|host| !host.is_empty()).ok_or(UriError::NoHost)?;
+        let host = url
+            .host_str()
+            .filter(|host| !host.is_empty())
+            .ok_or(UriError::NoHost)?;
         let host = decoded(host.trim_start_matches('[').trim_end_matches(']'), "host")?;
         let user = match url.username() {
             "" => "guest".to_owned(),
             user => decoded(user, "user")?,
         };
-        let password = url.password().map(|password| decoded(password, "password")).transpose()?;
+        let password = url
+            .password()
+            .map(|password| decoded(password, "password"))
+            .transpose()?;
         let path = url.path().strip_prefix('/').unwrap_or_default();
         if path.contains('/') {
             return Err(UriError::Path);
         }
-        let vhost = if path.is_empty() { "/".to_owned() } else { decoded(path, "virtual host")? };
+        let vhost = if path.is_empty() {
+            "/".to_owned()
+        } else {
+            decoded(path, "virtual host")?
+        };
         Ok(Self {
             host,
             port: url.port().unwrap_or(default_port),
@@ -97,12 +107,20 @@ impl BrokerUri {
 impl fmt::Debug for BrokerUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "amqps" } else { "amqp" };
-        write!(f, "{scheme}://{}@{} vhost {:?}", self.user, self.endpoint(), self.vhost)
+        write!(
+            f,
+            "{scheme}://{}@{} vhost {:?}",
+            self.user,
+            self.endpoint(),
+            self.vhost
+        )
     }
 }
 
 fn decoded(text: &str, part: &'static str) -> Result<String, UriError> {
-    let text = percent_decode_str(text).decode_utf8().map_err(|_| UriError::NotUtf8(part))?;
+    let text = percent_decode_str(text)
+        .decode_utf8()
+        .map_err(|_| UriError::NotUtf8(part))?;
     Ok(text.into_owned())
 }
 
@@ -120,9 +138,16 @@ mod tests {
             ("amqp://h/%2f", "amqp://guest@h:5672 vhost \"/\""),
             ("amqps://u:p@h:1/shop", "amqps://u@h:1 vhost \"shop\""),
             ("amqp://[::1]:5673/v", "amqp://guest@[::1]:5673 vhost \"v\""),
-            ("amqp://a%40b:p@127.0.0.1/a%2Fb", "amqp://a@b@127.0.0.1:5672 vhost \"a/b\""),
+            (
+                "amqp://a%40b:p@127.0.0.1/a%2Fb",
+                "amqp://a@b@127.0.0.1:5672 vhost \"a/b\"",
+            ),
         ] {
-            assert_eq!(format!("{:?}", BrokerUri::parse(text).unwrap()), expected, "{text}");
+            assert_eq!(
+                format!("{:?}", BrokerUri::parse(text).unwrap()),
+                expected,
+                "{text}"
+            );
         }
     }
 
@@ -140,8 +165,14 @@ mod tests {
             ("secret", "not a URI such as amqp://user@host:5672/%2f"),
             ("http://h/", "the scheme is `http`, not amqp or amqps"),
             ("amqp:///v", "it names no host"),
-            ("amqp://h/a/b", "the virtual host has a slash in it: write it as %2f"),
-            ("amqp://h/%ff", "the virtual host is not UTF-8 when percent-decoded"),
+            (
+                "amqp://h/a/b",
+                "the virtual host has a slash in it: write it as %2f",
+            ),
+            (
+                "amqp://h/%ff",
+                "the virtual host is not UTF-8 when percent-decoded",
+            ),
             (
                 "amqp://h/v?heartbeat=5",
                 "the parameter `heartbeat` is unknown: heartbeat, ca_file and the like are keys of [rabbitmq]",

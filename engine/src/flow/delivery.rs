@@ -11,7 +11,7 @@ use crate::key::EventKey;
 use crate::window::{Failure, Seq, State};
 
 /// The channel that publishes; the connection has no other.
-pub(crate) const CHANNEL: u16 = 1;
+pub const CHANNEL: u16 = 1;
 
 /// Something that the broker cannot mean: the link must be given up.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -10,7 +10,7 @@ mod intake;
 
 use std::time::{Duration, Instant};
 
-pub use delivery::{DeliveryError, Held};
+pub use delivery::{CHANNEL, DeliveryError, Held};
 pub use intake::{Intake, StreamError};
 
 use crate::Lsn;

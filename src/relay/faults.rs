@@ -1,0 +1,53 @@
+//! What the engine reports, as faults of the one table.
+
+use walrelay_engine::event::MappingError;
+use walrelay_engine::flow::{Held, StreamError};
+use walrelay_engine::window::Failure;
+
+use crate::fault::{Fault, FaultKind};
+
+/// The kind of what stopped the stream.
+pub(super) const fn stream_kind(error: &StreamError) -> FaultKind {
+    match error {
+        StreamError::Mapping(
+            MappingError::ColumnMissing { .. } | MappingError::TemplateColumnMissing { .. },
+        ) => FaultKind::ColumnMissing,
+        StreamError::Mapping(MappingError::PayloadType { .. }) => FaultKind::PayloadType,
+        StreamError::UnknownTable { .. } => FaultKind::TableUnknown,
+        StreamError::Diverged { .. } => FaultKind::LogDiverged,
+        StreamError::Decode(_)
+        | StreamError::UnknownRelation { .. }
+        | StreamError::OutsideTransaction { .. }
+        | StreamError::NoSession => FaultKind::DatabaseProtocol,
+    }
+}
+
+/// The kind of why an event is held.
+pub(super) const fn held_kind(failure: &Failure) -> FaultKind {
+    match failure {
+        Failure::Unroutable { .. } => FaultKind::EventUnroutable,
+        Failure::Nacked => FaultKind::EventNacked,
+        Failure::Unanswered => FaultKind::ConfirmTimeout,
+        Failure::Invalid { .. } => FaultKind::EventInvalid,
+    }
+}
+
+/// A held event in one line: which, and why.
+pub(super) fn held(held: &Held<'_>) -> Fault {
+    let id = held.message_id.unwrap_or("without a usable id");
+    let exchange = held.exchange.unwrap_or_default();
+    let routing_key = held.routing_key.unwrap_or_default();
+    let why = match held.failure {
+        Failure::Unroutable { reply_code } => format!(
+            "exchange \"{exchange}\" has no queue for routing key \"{routing_key}\" (reply code {reply_code})"
+        ),
+        Failure::Nacked => {
+            format!("a queue bound to exchange \"{exchange}\" for routing key \"{routing_key}\" refused it")
+        }
+        Failure::Unanswered => format!(
+            "exchange \"{exchange}\" did not confirm it with routing key \"{routing_key}\" within the time allowed"
+        ),
+        Failure::Invalid { reason, .. } => reason.to_string(),
+    };
+    Fault { kind: held_kind(held.failure), message: format!("event {id} at {}: {why}", held.key) }
+}

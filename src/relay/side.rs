@@ -1,0 +1,156 @@
+//! One side's connection: being opened in a task of its own, up, or waiting for its next try.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::task::JoinHandle;
+
+use super::backoff::Backoff;
+use super::status::{SideState, SideStatus};
+use crate::fault::{Class, Fault};
+
+/// A connection that lasted this long has proved itself: the next pauses are short again.
+const PROVED_AFTER: Duration = Duration::from_secs(10);
+
+/// A connection to one server, opened again and again.
+#[derive(Debug)]
+pub struct Side<C> {
+    name: &'static str,
+    state: State<C>,
+    backoff: Backoff,
+    status: SideStatus,
+}
+
+#[derive(Debug)]
+enum State<C> {
+    Waiting { until: Instant },
+    Opening { attempt: JoinHandle<Result<C, Fault>> },
+    Up { connection: Box<C>, since: Instant },
+}
+
+impl<C: Send + 'static> Side<C> {
+    /// A side whose first try is due at once. `name` is for the log.
+    pub fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            state: State::Waiting { until: Instant::now() },
+            backoff: Backoff::default(),
+            status: SideStatus { state: SideState::Connecting, since: SystemTime::now(), fault: None },
+        }
+    }
+
+    /// The connection, while it is up.
+    pub fn up(&mut self) -> Option<&mut C> {
+        match &mut self.state {
+            State::Up { connection, .. } => Some(connection),
+            State::Waiting { .. } | State::Opening { .. } => None,
+        }
+    }
+
+    /// How it stands.
+    pub const fn status(&self) -> &SideStatus {
+        &self.status
+    }
+
+    /// When the next try is due.
+    pub const fn deadline(&self) -> Option<Instant> {
+        match &self.state {
+            State::Waiting { until } => Some(*until),
+            State::Opening { .. } | State::Up { .. } => None,
+        }
+    }
+
+    /// Starts the next try if it is due. It runs in a task of its own, so that the other side is served meanwhile.
+    pub fn open_if_due<F>(&mut self, now: Instant, open: impl FnOnce() -> F)
+    where
+        F: Future<Output = Result<C, Fault>> + Send + 'static,
+    {
+        if self.deadline().is_some_and(|until| now >= until) {
+            self.state = State::Opening { attempt: tokio::spawn(open()) };
+        }
+    }
+
+    /// The result of a try, once it is there. Pending while none runs.
+    ///
+    /// # Panics
+    /// If the task panicked: half a relay must not live on.
+    pub fn poll_opened(&mut self, cx: &mut Context<'_>) -> Poll<Result<C, Fault>> {
+        let State::Opening { attempt } = &mut self.state else { return Poll::Pending };
+        match std::task::ready!(Pin::new(attempt).poll(cx)) {
+            Ok(result) => Poll::Ready(result),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // Nobody cancels it but the runtime's end.
+                Err(_) => Poll::Pending,
+            },
+        }
+    }
+
+    /// It is up.
+    pub fn opened(&mut self, connection: C, now: Instant) {
+        self.state = State::Up { connection: Box::new(connection), since: now };
+        self.status = SideStatus { state: SideState::Up, since: SystemTime::now(), fault: None };
+    }
+
+    /// It failed, or could not be opened: logged when it is news, and tried again after a pause. Returns the connection
+    /// that was up, for a last word.
+    pub fn failed(&mut self, fault: Fault, now: Instant) -> Option<C> {
+        if matches!(&self.state, State::Up { since, .. } if now >= *since + PROVED_AFTER) {
+            self.backoff.reset();
+        }
+        let delay = self.backoff.next(fault.kind.class());
+        self.tell(&fault, delay);
+        let was_down = self.status.state == SideState::Down;
+        self.status = SideStatus {
+            state: SideState::Down,
+            since: if was_down { self.status.since } else { SystemTime::now() },
+            fault: Some(fault),
+        };
+        match std::mem::replace(&mut self.state, State::Waiting { until: now + delay }) {
+            State::Up { connection, .. } => Some(*connection),
+            State::Waiting { .. } => None,
+            State::Opening { attempt } => {
+                attempt.abort();
+                None
+            }
+        }
+    }
+
+    /// Something speaks against the connection although it is up, or no longer does.
+    pub fn set_fault(&mut self, fault: Option<Fault>) {
+        if let Some(fault) = &fault {
+            self.tell(fault, Duration::ZERO);
+        }
+        self.status.fault = fault;
+        self.status.since = SystemTime::now();
+    }
+
+    /// Takes the connection away for good; the side opens no other one.
+    pub fn take(&mut self) -> Option<C> {
+        let far = Instant::now() + Duration::from_secs(365 * 24 * 3600);
+        match std::mem::replace(&mut self.state, State::Waiting { until: far }) {
+            State::Up { connection, .. } => Some(*connection),
+            State::Waiting { .. } => None,
+            State::Opening { attempt } => {
+                attempt.abort();
+                None
+            }
+        }
+    }
+
+    /// One line per change: a fault that merely goes on is repeated at debug only.
+    fn tell(&self, fault: &Fault, delay: Duration) {
+        let known = self.status.fault.as_ref().is_some_and(|known| known.kind == fault.kind);
+        let (side, cause, remedy) = (self.name, fault.kind.label(), fault.kind.remedy());
+        let (error, delay_ms) = (fault.message.as_str(), delay.as_millis());
+        match fault.kind.class() {
+            _ if known => tracing::debug!(side, cause, error, delay_ms, "still unavailable"),
+            Class::Halted => tracing::error!(side, cause, error, remedy, delay_ms, "halted"),
+            Class::Unavailable | Class::Held => {
+                tracing::warn!(side, cause, error, remedy, delay_ms, "unavailable");
+            }
+        }
+    }
+}

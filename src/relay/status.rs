@@ -1,0 +1,147 @@
+//! One snapshot of the relay, for readiness and metrics; written by the relay alone.
+
+use std::time::{Instant, SystemTime};
+
+use walrelay_engine::Lsn;
+use walrelay_engine::flow::Counters;
+
+use crate::fault::{Class, Fault, FaultKind};
+
+/// How the relay stands.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// The slot it streams from.
+    pub slot: String,
+    /// PostgreSQL's side.
+    pub database: SideStatus,
+    /// RabbitMQ's side.
+    pub broker: SideStatus,
+    /// Whether events pass.
+    pub delivery: Delivery,
+    /// Totals since the start.
+    pub counters: Counters,
+    /// Events admitted and not settled.
+    pub in_flight: usize,
+    /// Bytes of messages in flight.
+    pub in_flight_bytes: usize,
+    /// The durable LSN, while a session is up.
+    pub durable: Option<Lsn>,
+    /// How far the log has been received, while a session is up.
+    pub received: Option<Lsn>,
+    /// Sessions opened.
+    pub sessions: u64,
+    /// Links opened.
+    pub links: u64,
+    /// When the relay last went round its loop.
+    pub ticked: Instant,
+    /// When an event was last settled.
+    pub progressed: Option<SystemTime>,
+}
+
+/// How one side stands, since when, and why.
+#[derive(Debug, Clone)]
+pub struct SideStatus {
+    /// Whether there is a connection.
+    pub state: SideState,
+    /// Since when.
+    pub since: SystemTime,
+    /// What keeps it from being up, or from being of use.
+    pub fault: Option<Fault>,
+}
+
+/// Whether there is a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SideState {
+    /// The first connection is being made.
+    Connecting,
+    /// Connected.
+    Up,
+    /// Not connected; tried again by itself.
+    Down,
+}
+
+impl SideState {
+    /// The word for it in JSON.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// Whether events pass.
+#[derive(Debug, Clone)]
+pub enum Delivery {
+    /// They do, as far as both sides are up.
+    Flowing,
+    /// One event is held, and nothing is admitted behind it.
+    Held {
+        /// Since when.
+        since: SystemTime,
+        /// Which event and why.
+        fault: Fault,
+    },
+    /// The relay was asked to stop and delivers what is in flight.
+    Stopping,
+}
+
+impl Status {
+    /// Before anything has happened.
+    #[must_use]
+    pub fn new(slot: String) -> Self {
+        let side = SideStatus { state: SideState::Connecting, since: SystemTime::now(), fault: None };
+        Self {
+            slot,
+            database: side.clone(),
+            broker: side,
+            delivery: Delivery::Flowing,
+            counters: Counters::default(),
+            in_flight: 0,
+            in_flight_bytes: 0,
+            durable: None,
+            received: None,
+            sessions: 0,
+            links: 0,
+            ticked: Instant::now(),
+            progressed: None,
+        }
+    }
+
+    /// Whether a committed event would be delivered now.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.database.is_of_use() && self.broker.is_of_use() && matches!(self.delivery, Delivery::Flowing)
+    }
+
+    /// The faults that stand between a committed event and its delivery.
+    pub fn faults(&self) -> impl Iterator<Item = &Fault> {
+        let held = match &self.delivery {
+            Delivery::Held { fault, .. } => Some(fault),
+            Delivery::Flowing | Delivery::Stopping => None,
+        };
+        [self.database.fault.as_ref(), self.broker.fault.as_ref(), held].into_iter().flatten()
+    }
+
+    /// The kinds of fault that need a person, so every halt and every held event.
+    pub fn halts(&self) -> impl Iterator<Item = FaultKind> {
+        self.faults().map(|fault| fault.kind).filter(|kind| kind.class() != Class::Unavailable)
+    }
+}
+
+impl SideStatus {
+    /// Takes over another status, copying texts only where something has changed.
+    pub(super) fn clone_from_changed(&mut self, other: &Self) {
+        if self.state != other.state || self.since != other.since || self.fault != other.fault {
+            self.clone_from(other);
+        }
+    }
+
+    /// Whether it is connected and nothing speaks against it.
+    #[must_use]
+    pub fn is_of_use(&self) -> bool {
+        self.state == SideState::Up && self.fault.is_none()
+    }
+}

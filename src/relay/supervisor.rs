@@ -1,0 +1,426 @@
+//! The relay's one loop: both connections, the flow between them, and what follows a fault.
+//!
+//! One task owns everything. Each turn does all that is possible without waiting, then waits for either socket, a try
+//! to connect, a deadline or the request to stop.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::watch;
+use walrelay_engine::PgTimestamp;
+use walrelay_engine::flow::{Flow, FlowConfig, Intake, LogIdentity, Positions, StreamError, Timeout};
+use walrelay_engine::key::EventKey;
+use walrelay_engine::walsender::StatusUpdate;
+
+use super::side::Side;
+use super::status::{Delivery, Status};
+use super::{faults, session};
+use crate::fault::{Class, Fault, FaultKind};
+use crate::postgres::{Incoming, Replication};
+use crate::rabbitmq::{BrokerError, Connector, Link, LinkEvent};
+
+/// Bytes of messages handed to the socket at once.
+const PUBLISH_TARGET: usize = 128 * 1024;
+
+/// The loop goes round at least this often, so that `/livez` can tell that it does.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What each side gets for its good-bye after the grace period.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Everything the relay is given, resolved.
+#[derive(Debug, Clone)]
+pub struct RelaySettings {
+    /// PostgreSQL's side.
+    pub database: session::DatabaseSettings,
+    /// RabbitMQ's side.
+    pub broker: Connector,
+    /// Delivery.
+    pub flow: FlowConfig,
+    /// How long a stop waits for what is in flight.
+    pub shutdown_grace: Duration,
+    /// End on a halt instead of waiting for a person.
+    pub exit_on_halt: bool,
+}
+
+/// Why the relay ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It was asked to.
+    Stopped,
+    /// It halted, with `exit_on_halt`.
+    Halted(FaultKind),
+}
+
+/// Relays until asked to stop: `stop` turns true.
+///
+/// Nothing outside the process ends it: servers may be down at the start and go away at any time.
+pub async fn run(settings: RelaySettings, status: watch::Sender<Status>, stop: watch::Receiver<bool>) -> Ending {
+    Relay::new(settings, status).run(stop).await
+}
+
+struct Relay {
+    settings: RelaySettings,
+    flow: Flow,
+    database: Side<Replication>,
+    broker: Side<Link>,
+    status: watch::Sender<Status>,
+    /// The held event that has been told of, and why it is held.
+    held: Option<(EventKey, FaultKind)>,
+    /// When the grace of a requested stop is over.
+    stop_by: Option<Instant>,
+    halted: Option<FaultKind>,
+}
+
+impl Relay {
+    fn new(settings: RelaySettings, status: watch::Sender<Status>) -> Self {
+        Self {
+            flow: Flow::new(settings.flow.clone()),
+            settings,
+            database: Side::new("database"),
+            broker: Side::new("broker"),
+            status,
+            held: None,
+            stop_by: None,
+            halted: None,
+        }
+    }
+
+    async fn run(mut self, mut stop: watch::Receiver<bool>) -> Ending {
+        loop {
+            let now = Instant::now();
+            self.turn(now);
+            self.tell_status(now);
+            if let Some(ending) = self.ending(now) {
+                self.farewell().await;
+                return ending;
+            }
+            let deadline = self.deadline(now);
+            let stopping = self.stop_by.is_some();
+            tokio::select! {
+                biased;
+                // An error means that nobody can ask any more, which is as good as being asked.
+                _ = stop.wait_for(|stop| *stop), if !stopping => self.stop(),
+                () = poll_fn(|cx| self.poll_work(cx)) => {}
+                () = tokio::time::sleep_until(deadline.into()) => {}
+            }
+        }
+    }
+
+    /// Everything that is possible without waiting. The broker's answers come first: they make room.
+    fn turn(&mut self, now: Instant) {
+        if self.stop_by.is_none() {
+            let settings = &self.settings.database;
+            self.database.open_if_due(now, || session::open(settings.clone()));
+        }
+        let connector = &self.settings.broker;
+        self.broker.open_if_due(now, || open_link(connector.clone()));
+        if let Err(error) = self.read_link(now) {
+            self.fail_link(&error, now);
+        }
+        self.read_stream(now);
+        self.handle_timeouts(now);
+        if let Some(link) = self.broker.up() {
+            let published = self.flow.poll_publish(link.output(), PUBLISH_TARGET, now);
+            tracing::trace!(published, "published");
+        }
+        self.send_status(now);
+        self.tell_held();
+    }
+
+    /// Takes in what the broker has said.
+    fn read_link(&mut self, now: Instant) -> Result<(), BrokerError> {
+        while let Some(link) = self.broker.up() {
+            match link.next_event()? {
+                None => return link.handle_timeout(now.into()),
+                Some(LinkEvent::Ack { tag, multiple }) => self.flow.handle_ack(tag, multiple, now)?,
+                Some(LinkEvent::Nack { tag, multiple }) => self.flow.handle_nack(tag, multiple, now)?,
+                Some(LinkEvent::Return { position, reply_code }) => {
+                    self.flow.handle_return(position, reply_code)?;
+                }
+                Some(LinkEvent::Blocked { reason }) => {
+                    self.flow.handle_blocked(true, now);
+                    self.broker.set_fault(Some(Fault { kind: FaultKind::BrokerBlocked, message: reason }));
+                }
+                Some(LinkEvent::Unblocked) => {
+                    self.flow.handle_blocked(false, now);
+                    self.broker.set_fault(None);
+                    tracing::info!("broker takes messages again");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands frames of the stream to the flow for as long as it has room.
+    fn read_stream(&mut self, now: Instant) {
+        while let Some(session) = self.database.up() {
+            match session.next_frame() {
+                Ok(None) => return,
+                Ok(Some(Incoming::Data(payload))) => match self.flow.handle_stream(payload, now) {
+                    Ok(Intake::Taken) => session.consume_frame(),
+                    Ok(Intake::NoRoom) => return,
+                    Err(error) => return self.fail_stream(&error, now),
+                },
+                Ok(Some(Incoming::Notice(notice))) => {
+                    tracing::warn!(sqlstate = notice.sqlstate.as_str(), error = %notice, "notice from the server");
+                    if notice.tells_of_a_skipped_publication() {
+                        let fault = Fault::new(FaultKind::PublicationMissing, &notice);
+                        return self.fail_session(fault, now);
+                    }
+                }
+                Err(error) => return self.fail_session(Fault::new(error.kind(), &error), now),
+            }
+        }
+    }
+
+    fn handle_timeouts(&mut self, now: Instant) {
+        match self.flow.handle_timeout(now) {
+            None => {}
+            Some(Timeout::Confirm) => {
+                let limit = self.settings.flow.confirm_timeout;
+                let message = format!("the oldest message was not confirmed within {limit:?}");
+                self.drop_link(Fault { kind: FaultKind::ConfirmTimeout, message }, now);
+            }
+            Some(Timeout::Silence) => {
+                let limit = self.settings.flow.silence_timeout;
+                let message = format!("PostgreSQL sent nothing for {limit:?}, though asked");
+                self.fail_session(Fault { kind: FaultKind::DatabaseSilent, message }, now);
+            }
+        }
+    }
+
+    /// Reports the positions, if that is due.
+    fn send_status(&mut self, now: Instant) {
+        let Some(session) = self.database.up() else { return };
+        if let Some(positions) = self.flow.poll_status(now) {
+            session.queue_status(&status_update(positions).encode());
+        }
+    }
+
+    /// Polls both sockets and both tries to connect. What they bring is dealt with in the next turn.
+    fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let now = Instant::now();
+        let mut worked = false;
+        if let Poll::Ready(result) = self.database.poll_opened(cx) {
+            worked = true;
+            self.session_opened(result, now);
+        }
+        if let Poll::Ready(result) = self.broker.poll_opened(cx) {
+            worked = true;
+            self.link_opened(result, now);
+        }
+        if let Some(link) = self.broker.up()
+            && let Poll::Ready(result) = link.poll_io(cx, now.into())
+        {
+            worked = true;
+            if let Err(error) = result {
+                // What the broker said before it hung up tells more than that it did.
+                let error = self.read_link(now).err().unwrap_or(error);
+                self.fail_link(&error, now);
+            }
+        }
+        let read = self.flow.wants_stream();
+        if let Some(session) = self.database.up()
+            && let Poll::Ready(result) = session.poll_io(cx, read)
+        {
+            worked = true;
+            if let Err(error) = result {
+                self.read_stream(now);
+                if self.database.up().is_some() {
+                    self.fail_session(Fault::new(error.kind(), &error), now);
+                }
+            }
+        }
+        if worked { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn session_opened(&mut self, result: Result<Replication, Fault>, now: Instant) {
+        let session = match result {
+            Ok(session) => session,
+            Err(fault) => return self.fail_session(fault, now),
+        };
+        // Set-up is for the start; a slot that goes missing later must not come back empty.
+        self.settings.database.auto_setup = false;
+        let identity = session.identity();
+        tracing::info!(
+            slot = %self.settings.database.source.slot,
+            server_version = %session.server_version(),
+            system_id = identity.system_id,
+            timeline = identity.timeline,
+            "replication session started"
+        );
+        let identity = LogIdentity { system_id: identity.system_id, timeline: identity.timeline };
+        if self.flow.session_started(identity, now) {
+            let message = "the database is another one than before".to_owned();
+            self.drop_link(Fault { kind: FaultKind::BrokerClosed, message }, now);
+        }
+        self.database.opened(session, now);
+        self.status.send_modify(|status| status.sessions += 1);
+    }
+
+    fn link_opened(&mut self, result: Result<Link, Fault>, now: Instant) {
+        let link = match result {
+            Ok(link) => link,
+            Err(fault) => return self.lose_link(fault, now),
+        };
+        tracing::info!(server_version = link.server_version(), frame_max = link.frame_max(), "broker link up");
+        self.flow.link_up(link.frame_max(), link.max_message_bytes(), now);
+        self.broker.opened(link, now);
+        self.status.send_modify(|status| status.links += 1);
+    }
+
+    fn fail_stream(&mut self, error: &StreamError, now: Instant) {
+        if matches!(error, StreamError::Diverged { .. }) {
+            self.flow.forget();
+            let message = "the database is another one than before".to_owned();
+            self.drop_link(Fault { kind: FaultKind::BrokerClosed, message }, now);
+        }
+        self.fail_session(Fault::new(faults::stream_kind(error), error), now);
+    }
+
+    fn fail_session(&mut self, fault: Fault, now: Instant) {
+        self.note_halt(fault.kind);
+        self.flow.session_lost();
+        drop(self.database.failed(fault, now));
+    }
+
+    fn fail_link(&mut self, error: &BrokerError, now: Instant) {
+        self.lose_link(Fault::new(error.kind(), error), now);
+    }
+
+    /// Gives up a link for a reason of ours.
+    fn drop_link(&mut self, fault: Fault, now: Instant) {
+        if self.broker.up().is_some() {
+            self.lose_link(fault, now);
+        }
+    }
+
+    fn lose_link(&mut self, fault: Fault, now: Instant) {
+        self.note_halt(fault.kind);
+        self.flow.link_lost();
+        if let Some(link) = self.broker.failed(fault, now) {
+            // Nothing waits for this task: it answers the broker's close, or the deadline drops the socket.
+            tokio::spawn(link.dismiss((now + FAREWELL).into()));
+        }
+    }
+
+    fn note_halt(&mut self, kind: FaultKind) {
+        if self.settings.exit_on_halt && kind.class() == Class::Halted {
+            self.halted = Some(kind);
+        }
+    }
+
+    /// Says which event is held, once for each, and when it no longer is.
+    fn tell_held(&mut self) {
+        let held = self.flow.held();
+        let told = held.as_ref().map(|held| (held.key, faults::held_kind(held.failure)));
+        if told == self.held {
+            return;
+        }
+        let delivery = match held {
+            None => {
+                tracing::info!("held event is settled, delivery goes on");
+                Delivery::Flowing
+            }
+            Some(held) => {
+                let fault = faults::held(&held);
+                tracing::error!(
+                    slot = %self.settings.database.source.slot,
+                    event_id = held.message_id,
+                    commit_lsn = %held.key.transaction.commit_lsn,
+                    tx_seq = held.key.tx_seq,
+                    exchange = held.exchange,
+                    routing_key = held.routing_key,
+                    cause = fault.kind.label(),
+                    error = fault.message,
+                    remedy = fault.kind.remedy(),
+                    "event is held"
+                );
+                Delivery::Held { since: SystemTime::now(), fault }
+            }
+        };
+        self.held = told;
+        self.status.send_modify(|status| status.delivery = delivery);
+    }
+
+    fn stop(&mut self) {
+        let grace = self.settings.shutdown_grace;
+        tracing::info!(in_flight = self.flow.in_flight(), grace_ms = grace.as_millis(), "stopping");
+        self.flow.stop();
+        self.stop_by = Some(Instant::now() + grace);
+    }
+
+    fn ending(&self, now: Instant) -> Option<Ending> {
+        if let Some(kind) = self.halted {
+            return Some(Ending::Halted(kind));
+        }
+        let stop_by = self.stop_by?;
+        (self.flow.is_drained() || now >= stop_by).then_some(Ending::Stopped)
+    }
+
+    /// A last status update and a good-bye to both sides.
+    async fn farewell(&mut self) {
+        let deadline = tokio::time::Instant::now() + FAREWELL;
+        let left = self.flow.in_flight();
+        let positions = self.flow.final_status(Instant::now());
+        if let (Some(mut session), Some(positions)) = (self.database.take(), positions) {
+            session.queue_status(&status_update(positions).encode());
+            match session.close(deadline).await {
+                Ok(()) => tracing::info!(lsn = %positions.durable, left, "replication session ended"),
+                Err(error) => tracing::warn!(error = %error, left, "replication session cut off"),
+            }
+        }
+        if let Some(link) = self.broker.take()
+            && let Err(error) = link.close(FAREWELL).await
+        {
+            tracing::debug!(error = %error, "broker link cut off");
+        }
+    }
+
+    fn deadline(&mut self, now: Instant) -> Instant {
+        let database = if self.stop_by.is_none() { self.database.deadline() } else { None };
+        let link = self.broker.up().and_then(|link| link.deadline()).map(tokio::time::Instant::into_std);
+        [self.flow.deadline(), database, self.broker.deadline(), link, self.stop_by]
+            .into_iter()
+            .flatten()
+            .fold(now + TICK, Instant::min)
+    }
+
+    fn tell_status(&mut self, now: Instant) {
+        let (flow, database, broker) = (&self.flow, self.database.status(), self.broker.status());
+        let stopping = self.stop_by.is_some();
+        self.status.send_modify(|status| {
+            if status.counters.confirmed != flow.counters().confirmed {
+                status.progressed = Some(SystemTime::now());
+            }
+            status.counters = *flow.counters();
+            status.in_flight = flow.in_flight();
+            status.in_flight_bytes = flow.in_flight_bytes();
+            status.durable = flow.durable();
+            status.received = flow.received();
+            status.ticked = now;
+            status.database.clone_from_changed(database);
+            status.broker.clone_from_changed(broker);
+            if stopping {
+                status.delivery = Delivery::Stopping;
+            }
+        });
+    }
+}
+
+async fn open_link(connector: Connector) -> Result<Link, Fault> {
+    connector.connect().await.map_err(|error| Fault::new(error.kind(), &error))
+}
+
+fn status_update(positions: Positions) -> StatusUpdate {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    StatusUpdate {
+        written: positions.received,
+        flushed: positions.durable,
+        applied: positions.durable,
+        sent_at: PgTimestamp::from_unix_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)),
+        reply_requested: positions.reply_requested,
+    }
+}
