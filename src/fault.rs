@@ -106,6 +106,12 @@ fault_kinds! {
     /// The database named in the URL does not exist (3D000).
     DatabaseMissing: Halted, "database_missing",
         "create the database or correct the name in postgres.url";
+    /// The role lacks a privilege other than REPLICATION (42501).
+    DatabaseForbidden: Halted, "database_forbidden",
+        "grant the role of postgres.url what the error names";
+    /// The server is a standby: it neither keeps the slot nor takes writes.
+    DatabaseStandby: Unavailable, "database_standby",
+        "let postgres.url point to the primary";
     /// An error of the server that has no row of its own in this table.
     DatabaseError: Unavailable, "database_error",
         "look the SQLSTATE up in PostgreSQL's appendix A and in the server's log";
@@ -127,6 +133,12 @@ fault_kinds! {
     /// Another process streams from the slot (55006).
     SlotInUse: Unavailable, "slot_in_use",
         "wait, or stop the other process that streams from this slot";
+    /// The server has no room for another slot (53400).
+    SlotsExhausted: Halted, "slots_exhausted",
+        "drop slots that nobody needs, or raise max_replication_slots and restart PostgreSQL";
+    /// Open transactions keep the slot from being created (55P03 under `lock_timeout`).
+    SlotBlocked: Unavailable, "slot_blocked",
+        "end the long transactions (pg_stat_activity, pg_prepared_xacts), then run `walrelay setup` again";
     /// The slot's WAL was removed (`wal_status` = lost).
     SlotLost: Halted, "slot_lost",
         "run `walrelay teardown` and `walrelay setup`; events committed meanwhile must be sent again by hand";

@@ -1,0 +1,226 @@
+//! One connector for walsender and SQL sessions: TCP or Unix socket, then TLS as `sslmode` says.
+
+use std::path::PathBuf;
+
+use secrecy::{ExposeSecret, SecretString};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use super::error::{Error, Step};
+use super::url::{ConnectTarget, Host, SslMode};
+use crate::net::tls::{self, TlsVerification};
+use crate::net::{Stream, connect_tcp, connect_unix};
+
+/// SSLRequest: length 8, then the code 80877103.
+/// <https://www.postgresql.org/docs/current/protocol-message-formats.html#PROTOCOL-MESSAGE-FORMATS-SSLREQUEST>
+const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
+
+/// Opens connections to one target.
+#[derive(Debug, Clone)]
+pub struct Connector {
+    target: ConnectTarget,
+    password_file: Option<PathBuf>,
+}
+
+impl Connector {
+    /// A connector that takes the password from the target, if it is needed.
+    #[must_use]
+    pub const fn new(target: ConnectTarget) -> Self {
+        Self {
+            target,
+            password_file: None,
+        }
+    }
+
+    /// Takes the password from a file instead, read anew for every session so that a rotated one is picked up.
+    #[must_use]
+    pub fn with_password_file(mut self, path: PathBuf) -> Self {
+        self.password_file = Some(path);
+        self
+    }
+
+    /// Where it connects to.
+    #[must_use]
+    pub const fn target(&self) -> &ConnectTarget {
+        &self.target
+    }
+
+    /// When a session begun now must be open: `connect_timeout` from now.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.target.connect_timeout
+    }
+
+    /// Opens a byte stream to the server, with TLS agreed on; nothing of the session has been said yet.
+    ///
+    /// Cancel safety: dropping the future closes what was opened.
+    ///
+    /// # Errors
+    /// The server is unreachable, has no TLS where it is demanded, or the handshake fails.
+    pub async fn open(&self, deadline: Instant) -> Result<Stream, Error> {
+        timeout_at(deadline, self.open_stream(deadline))
+            .await
+            .unwrap_or(Err(Error::Deadline { step: Step::Connect }))
+    }
+
+    /// The password to use, if there is one.
+    ///
+    /// # Errors
+    /// The password file cannot be read or is empty.
+    pub fn password(&self) -> Result<Option<SecretString>, Error> {
+        let Some(path) = &self.password_file else {
+            return Ok(self.target.password.clone());
+        };
+        let text = std::fs::read_to_string(path)
+            .map(SecretString::from)
+            .map_err(|source| Error::PasswordFile {
+                path: path.clone(),
+                source,
+            })?;
+        // Editors and `echo` end a file with a line break that is not part of the password.
+        let line = text.expose_secret();
+        let line = line.strip_suffix('\n').unwrap_or(line);
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        if line.is_empty() {
+            return Err(Error::PasswordFileEmpty { path: path.clone() });
+        }
+        Ok(Some(SecretString::from(line)))
+    }
+
+    async fn open_stream(&self, deadline: Instant) -> Result<Stream, Error> {
+        let host = match &self.target.host {
+            Host::Tcp(host) => host,
+            Host::Unix(_) => {
+                let path = self.target.socket_path().unwrap_or_default();
+                return Ok(Stream::Unix(connect_unix(&path, deadline).await?));
+            }
+        };
+        let socket = connect_tcp(host, self.target.port, deadline).await?;
+        match self.target.tls_verification() {
+            None => Ok(Stream::Tcp(socket)),
+            Some(verification) => self.negotiate(host, socket, verification).await,
+        }
+    }
+
+    async fn negotiate(
+        &self,
+        host: &str,
+        mut socket: TcpStream,
+        verification: TlsVerification,
+    ) -> Result<Stream, Error> {
+        let broke = |source| Error::Io {
+            step: Step::Connect,
+            source,
+        };
+        socket.write_all(&SSL_REQUEST).await.map_err(broke)?;
+        // Exactly one byte is read before the handshake, so nothing that a man in the middle puts behind it
+        // can be taken for a part of the encrypted session (CVE-2021-23222).
+        let mut answer = [0];
+        if socket.read(&mut answer).await.map_err(broke)? == 0 {
+            return Err(Error::Closed { step: Step::Connect });
+        }
+        match answer {
+            [b'S'] => {
+                // Reading the system's roots takes some hundred file operations.
+                let config = tokio::task::spawn_blocking(move || tls::client_config(&verification))
+                    .await
+                    .map_err(|_| Error::Closed { step: Step::Connect })??;
+                Ok(tls::handshake(config, host, socket).await?)
+            }
+            [b'N'] if self.target.sslmode == SslMode::Prefer => Ok(Stream::Tcp(socket)),
+            [b'N'] => Err(Error::TlsRefused {
+                endpoint: self.target.endpoint(),
+            }),
+            // An error text at this point is not from an authenticated server: it is not shown (CVE-2024-10977).
+            [b'E'] => Err(Error::Closed { step: Step::Connect }),
+            _ => Err(Error::Protocol {
+                step: Step::Connect,
+                what: "an answer to SSLRequest that is neither S nor N",
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::net::TcpListener;
+
+    /// A server that answers SSLRequest with `answer`, and a connector to it.
+    async fn against(answer: &'static [u8], sslmode: &str) -> Result<Stream, Error> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let target = format!("postgres://u@127.0.0.1:{port}/d?sslmode={sslmode}")
+            .parse()
+            .unwrap();
+        let server = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut request = [0; 8];
+            socket.read_exact(&mut request).await.unwrap();
+            assert_eq!(request, SSL_REQUEST);
+            socket.write_all(answer).await.unwrap();
+        };
+        let connector = Connector::new(target);
+        let (stream, ()) = tokio::join!(connector.open(connector.deadline()), server);
+        stream
+    }
+
+    #[tokio::test]
+    async fn prefer_falls_back_where_require_refuses() {
+        assert!(matches!(against(b"N", "prefer").await, Ok(Stream::Tcp(_))));
+        for sslmode in ["require", "verify-ca", "verify-full"] {
+            let error = against(b"N", sslmode).await.unwrap_err();
+            assert!(matches!(error, Error::TlsRefused { .. }), "{sslmode}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unclear_answer_to_the_ssl_request_is_an_error() {
+        assert!(matches!(
+            against(b"H", "prefer").await,
+            Err(Error::Protocol { .. })
+        ));
+        assert!(matches!(against(b"E", "prefer").await, Err(Error::Closed { .. })));
+        assert!(matches!(against(b"", "prefer").await, Err(Error::Closed { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_silent_server_is_left_at_the_deadline() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let connector = Connector::new(format!("postgres://u@127.0.0.1:{port}/d").parse().unwrap());
+        let error = connector
+            .open(Instant::now() + Duration::from_millis(50))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, Error::Deadline { step: Step::Connect }),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_password_file_wins_and_loses_its_line_break() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("password");
+        let connector = Connector::new("postgres://u:url@h".parse().unwrap());
+        assert_eq!(connector.password().unwrap().unwrap().expose_secret(), "url");
+        let connector = connector.with_password_file(path.clone());
+        assert!(matches!(connector.password(), Err(Error::PasswordFile { .. })));
+        for (content, password) in [
+            ("s3cret\n", "s3cret"),
+            ("s3cret\r\n", "s3cret"),
+            (" a b ", " a b "),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            assert_eq!(connector.password().unwrap().unwrap().expose_secret(), password);
+        }
+        std::fs::write(&path, "\n").unwrap();
+        assert!(matches!(
+            connector.password(),
+            Err(Error::PasswordFileEmpty { .. })
+        ));
+    }
+}

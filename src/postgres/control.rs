@@ -1,0 +1,205 @@
+//! Short SQL sessions over the same connector. They are never kept idle: an idle one blocks a smart shutdown
+//! of the server for ever.
+
+use std::error::Error as _;
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use secrecy::ExposeSecret;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_postgres::{Client, NoTls};
+
+use super::connect::Connector;
+use super::error::{Error, Step};
+use super::identifier::SlotName;
+use super::replication::{application_name, text_settings};
+use super::startup::render_options;
+use super::walsender::{milliseconds, within};
+
+/// How long one statement may run on the server.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long one statement may wait for a lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// What the network may add to a statement before it is given up.
+const NETWORK_GRACE: Duration = Duration::from_secs(5);
+
+/// An SQL session. Dropping it ends its connection; [`close`](Self::close) does so in good order.
+#[derive(Debug)]
+pub struct ControlSession {
+    client: Client,
+    connection: Connection,
+}
+
+/// The task that moves the session's bytes; it ends with the session.
+#[derive(Debug)]
+struct Connection(JoinHandle<()>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl ControlSession {
+    /// Opens a session named `walrelay <slot> control`, within the connector's deadline.
+    ///
+    /// Cancel safety: dropping the future closes the connection.
+    ///
+    /// # Errors
+    /// Everything that keeps a session from being opened.
+    pub async fn open(connector: &Connector, slot: &SlotName) -> Result<Self, Error> {
+        const STEP: Step = Step::OpenControl;
+        let deadline = connector.deadline();
+        let stream = connector.open(deadline).await?;
+        let password = connector.password()?;
+
+        let settings: Vec<_> = [
+            ("statement_timeout", milliseconds(STATEMENT_TIMEOUT)),
+            ("lock_timeout", milliseconds(LOCK_TIMEOUT)),
+            (
+                "idle_in_transaction_session_timeout",
+                milliseconds(STATEMENT_TIMEOUT),
+            ),
+        ]
+        .into_iter()
+        .chain(text_settings())
+        .collect();
+        let mut config = tokio_postgres::Config::new();
+        config
+            .user(&connector.target().user)
+            .dbname(&connector.target().dbname)
+            .application_name(format!("{} control", application_name(connector, slot)))
+            .options(render_options(&settings))
+            // TLS, where there is any, is already below this stream.
+            .ssl_mode(tokio_postgres::config::SslMode::Disable);
+        if let Some(password) = &password {
+            config.password(password.expose_secret());
+        }
+
+        let opening = async {
+            let opened = config.connect_raw(stream, NoTls).await;
+            opened.map_err(|error| opening_error(error, &connector.target().user, password.is_some()))
+        };
+        let (client, connection) = within(deadline, STEP, Box::pin(opening)).await?;
+        let connection = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(error = %error, "sql session ended");
+            }
+        });
+        Ok(Self {
+            client,
+            connection: Connection(connection),
+        })
+    }
+
+    /// The client for statements; run them through [`run`](Self::run), which bounds them.
+    #[must_use]
+    pub const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The client for transactions.
+    pub const fn client_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// Awaits one statement, at most as long as the server may take for it plus the network's share. `purpose`
+    /// is what an error names.
+    ///
+    /// # Errors
+    /// What the server reports, a broken connection, or [`Error::Deadline`].
+    pub async fn run<T>(
+        &self,
+        purpose: &'static str,
+        statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Error> {
+        self.run_step(Step::Query(purpose), statement).await
+    }
+
+    /// As [`run`](Self::run), for a step with a row of its own in the table of error codes.
+    pub(super) async fn run_step<T>(
+        &self,
+        step: Step,
+        statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Error> {
+        bounded(step, statement).await
+    }
+
+    /// Ends the session in good order, or at the latest at the deadline of one statement.
+    pub async fn close(self) {
+        let Self {
+            client,
+            mut connection,
+        } = self;
+        // Without a client the connection sends Terminate and ends.
+        drop(client);
+        let ended = tokio::time::timeout(NETWORK_GRACE, &mut connection.0).await;
+        if ended.is_err() {
+            tracing::debug!("sql session did not end in time");
+        }
+    }
+}
+
+/// As [`ControlSession::run`], for use while a transaction borrows the session.
+pub(super) async fn bounded<T>(
+    step: Step,
+    statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, Error> {
+    let deadline = Instant::now() + STATEMENT_TIMEOUT + NETWORK_GRACE;
+    within(deadline, step, async {
+        statement.await.map_err(|error| sql_error(step, error))
+    })
+    .await
+}
+
+/// Sorts an error of tokio-postgres into ours.
+fn sql_error(step: Step, error: tokio_postgres::Error) -> Error {
+    if let Some(source) = error.as_db_error() {
+        return Error::Server {
+            step,
+            source: Box::new(source.into()),
+        };
+    }
+    if error.is_closed() {
+        return Error::Closed { step };
+    }
+    if !is_io(&error) {
+        return Error::Sql { step, source: error };
+    }
+    match error.into_source().map(|source| source.downcast::<io::Error>()) {
+        Some(Ok(source)) => Error::Io {
+            step,
+            source: *source,
+        },
+        _ => Error::Closed { step },
+    }
+}
+
+fn is_io(error: &tokio_postgres::Error) -> bool {
+    error.source().is_some_and(|source| source.is::<io::Error>())
+}
+
+/// As [`sql_error`], for a session that is being opened: tokio-postgres says only in words that a password is
+/// missing or that SCRAM failed.
+fn opening_error(error: tokio_postgres::Error, user: &str, has_password: bool) -> Error {
+    let step = Step::OpenControl;
+    let error = sql_error(step, error);
+    if matches!(error, Error::Sql { .. }) && !has_password {
+        return Error::PasswordMissing {
+            user: user.to_owned(),
+        };
+    }
+    if let Error::Io { source, .. } = error {
+        let kind = source.kind();
+        return if kind == io::ErrorKind::InvalidInput {
+            Error::Scram(source)
+        } else if kind == io::ErrorKind::UnexpectedEof {
+            Error::Closed { step }
+        } else {
+            Error::Io { step, source }
+        };
+    }
+    error
+}

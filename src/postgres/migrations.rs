@@ -1,0 +1,98 @@
+//! The SQL of `migrations/`, embedded, and what is put in place of its default names.
+
+use super::identifier::{PublicationName, QualifiedTable, quote_identifier};
+
+/// A numbered file that is applied once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Migration {
+    /// Its number, rising without gaps from 1.
+    pub version: i32,
+    /// Its name, the file's without number.
+    pub name: &'static str,
+    /// Its statements.
+    pub sql: &'static str,
+}
+
+/// All migrations of walrelay's own schema, in order.
+pub const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    name: "schema",
+    sql: include_str!("../../migrations/0001_schema.sql"),
+}];
+
+const OUTBOX_TABLE: &str = include_str!("../../migrations/outbox_table.sql");
+const PUBLICATION: &str = include_str!("../../migrations/publication.sql");
+
+/// The names in the files that the configured ones replace.
+const DEFAULT_TABLE: &str = "public.outbox_events";
+const DEFAULT_PUBLICATION: &str = "publication walrelay ";
+const DEFAULT_OPTIONS: &str = "publish = 'insert'";
+
+/// The statement that creates an outbox table.
+#[must_use]
+pub fn create_table(table: &QualifiedTable) -> String {
+    OUTBOX_TABLE.replace(DEFAULT_TABLE, &table.quoted())
+}
+
+/// The statement that creates the publication of `tables`.
+#[must_use]
+pub fn create_publication(
+    publication: &PublicationName,
+    tables: &[QualifiedTable],
+    via_partition_root: bool,
+) -> String {
+    let tables: Vec<_> = tables.iter().map(QualifiedTable::quoted).collect();
+    let options = format!("{DEFAULT_OPTIONS}, publish_via_partition_root = {via_partition_root}");
+    // The options first: they hold no name that a later replacement could find.
+    PUBLICATION
+        .replace(DEFAULT_OPTIONS, &options)
+        .replace(DEFAULT_TABLE, &tables.join(", "))
+        .replacen(
+            DEFAULT_PUBLICATION,
+            &format!("publication {} ", quote_identifier(publication.as_str())),
+            1,
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_names_stand_once_in_each_file() {
+        for (file, name) in [
+            (OUTBOX_TABLE, DEFAULT_TABLE),
+            (PUBLICATION, DEFAULT_TABLE),
+            (PUBLICATION, DEFAULT_PUBLICATION),
+            (PUBLICATION, DEFAULT_OPTIONS),
+        ] {
+            assert_eq!(file.matches(name).count(), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn configured_names_are_put_in_quoted() {
+        let table = "shop.\"Out\"\"box\"".parse().unwrap();
+        assert!(create_table(&table).contains("create table \"shop\".\"Out\"\"box\" ("));
+        let sql = create_publication(&"My pub".parse().unwrap(), &[table, "b".parse().unwrap()], true);
+        assert!(
+            sql.ends_with(
+                "create publication \"My pub\" for table \"shop\".\"Out\"\"box\", \"public\".\"b\" \
+                 with (publish = 'insert', publish_via_partition_root = true);\n"
+            ),
+            "{sql}"
+        );
+    }
+
+    #[test]
+    fn versions_rise_without_gaps() {
+        for (index, migration) in MIGRATIONS.iter().enumerate() {
+            assert_eq!(
+                usize::try_from(migration.version).unwrap(),
+                index + 1,
+                "{}",
+                migration.name
+            );
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The look before streaming: is everything there, and does it fit? What does not is a typed error with a fault.
+
+use super::catalog::{PublicationFacts, ServerFacts, TableFacts, TableKind};
+use super::control::ControlSession;
+use super::error::Error;
+use super::identifier::{PublicationName, QualifiedTable, SlotName};
+use super::slot::{PLUGIN, SlotState};
+use super::startup::{MIN_SERVER_MAJOR, ServerVersion};
+use crate::fault::FaultKind;
+
+/// Columns without which a row cannot become an event.
+pub const REQUIRED_COLUMNS: [&str; 5] = ["id", "aggregate_type", "aggregate_id", "event_type", "payload"];
+
+/// What the relay reads from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// The slot.
+    pub slot: SlotName,
+    /// The publication.
+    pub publication: PublicationName,
+    /// The outbox tables.
+    pub tables: Vec<QualifiedTable>,
+}
+
+/// What was found, all of it fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preflight {
+    /// The server.
+    pub server: ServerFacts,
+    /// The slot. It may be active: whether another relay holds it is seen when the stream starts.
+    pub slot: SlotState,
+    /// The publication.
+    pub publication: PublicationFacts,
+    /// The outbox tables, in the order of [`Source::tables`].
+    pub tables: Vec<TableFacts>,
+    /// Tables of the publication that are no outbox of ours: a row of theirs halts the relay.
+    pub others: Vec<QualifiedTable>,
+}
+
+/// What is missing or does not fit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The server is too old.
+    #[error("the server is PostgreSQL {version}; walrelay needs {MIN_SERVER_MAJOR} or newer")]
+    ServerTooOld {
+        /// Its version.
+        version: ServerVersion,
+    },
+    /// The server is a standby.
+    #[error("the server is a standby (in recovery)")]
+    Standby,
+    /// No logical decoding.
+    #[error("wal_level is `{wal_level}`, not `logical`")]
+    WalLevel {
+        /// The setting.
+        wal_level: String,
+    },
+    /// The role may not replicate.
+    #[error("the role `{role}` lacks the attribute REPLICATION")]
+    Role {
+        /// The role.
+        role: String,
+    },
+    /// No slot.
+    #[error("the replication slot `{slot}` does not exist")]
+    SlotMissing {
+        /// Its name.
+        slot: SlotName,
+    },
+    /// A physical slot.
+    #[error("the replication slot `{slot}` is a physical one")]
+    SlotPhysical {
+        /// Its name.
+        slot: SlotName,
+    },
+    /// A slot of another plugin.
+    #[error("the replication slot `{slot}` uses the plugin `{plugin}`, not `{PLUGIN}`")]
+    SlotPlugin {
+        /// Its name.
+        slot: SlotName,
+        /// Its plugin.
+        plugin: String,
+    },
+    /// A slot of another database.
+    #[error("the replication slot `{slot}` belongs to the database `{database}`, not to `{ours}`")]
+    SlotDatabase {
+        /// Its name.
+        slot: SlotName,
+        /// Its database.
+        database: String,
+        /// The database of the URL.
+        ours: String,
+    },
+    /// A slot whose WAL is gone.
+    #[error("the replication slot `{slot}` is lost: the server removed WAL that it needed")]
+    SlotLost {
+        /// Its name.
+        slot: SlotName,
+    },
+    /// No publication.
+    #[error("the publication `{publication}` does not exist")]
+    PublicationMissing {
+        /// Its name.
+        publication: PublicationName,
+    },
+    /// A publication without inserts.
+    #[error("the publication `{publication}` does not publish inserts")]
+    WithoutInserts {
+        /// Its name.
+        publication: PublicationName,
+    },
+    /// A row filter.
+    #[error("the publication `{publication}` has a row filter on {table}: rows would be missed silently")]
+    RowFilter {
+        /// Its name.
+        publication: PublicationName,
+        /// The table.
+        table: QualifiedTable,
+    },
+    /// A column list.
+    #[error("the publication `{publication}` has a column list on {table}: columns would be missed silently")]
+    ColumnList {
+        /// Its name.
+        publication: PublicationName,
+        /// The table.
+        table: QualifiedTable,
+    },
+    /// Rows of partitions would come under the partitions' names.
+    #[error("{table} is partitioned, and the publication `{publication}` lacks publish_via_partition_root")]
+    NotViaRoot {
+        /// Its name.
+        publication: PublicationName,
+        /// The table.
+        table: QualifiedTable,
+    },
+    /// No table.
+    #[error("the table {table} does not exist")]
+    TableMissing {
+        /// The table.
+        table: QualifiedTable,
+    },
+    /// Something else of that name.
+    #[error("{table} is not a table, so it cannot be published")]
+    NotATable {
+        /// The name.
+        table: QualifiedTable,
+    },
+    /// A table outside the WAL.
+    #[error("the table {table}, or a partition of it, is unlogged: its rows never reach the WAL")]
+    Unlogged {
+        /// The table.
+        table: QualifiedTable,
+    },
+    /// A table without a column that an event needs.
+    #[error("the table {table} has no column `{column}`")]
+    ColumnMissing {
+        /// The table.
+        table: QualifiedTable,
+        /// The column.
+        column: &'static str,
+    },
+    /// A table that is not published.
+    #[error("the table {table} is not in the publication `{publication}`")]
+    NotPublished {
+        /// The table.
+        table: QualifiedTable,
+        /// The publication.
+        publication: PublicationName,
+    },
+}
+
+impl Unfit {
+    /// Which fault this is.
+    #[must_use]
+    pub const fn kind(&self) -> FaultKind {
+        match self {
+            Self::ServerTooOld { .. } => FaultKind::DatabaseUnsupported,
+            Self::Standby => FaultKind::DatabaseStandby,
+            Self::WalLevel { .. } => FaultKind::WalLevel,
+            Self::Role { .. } => FaultKind::ReplicationRole,
+            Self::SlotMissing { .. } => FaultKind::SlotMissing,
+            Self::SlotPhysical { .. } | Self::SlotPlugin { .. } | Self::SlotDatabase { .. } => {
+                FaultKind::SlotForeign
+            }
+            Self::SlotLost { .. } => FaultKind::SlotLost,
+            Self::PublicationMissing { .. } => FaultKind::PublicationMissing,
+            Self::WithoutInserts { .. }
+            | Self::RowFilter { .. }
+            | Self::ColumnList { .. }
+            | Self::NotViaRoot { .. } => FaultKind::PublicationUnfit,
+            Self::TableMissing { .. } | Self::NotATable { .. } => FaultKind::TableMissing,
+            Self::Unlogged { .. } => FaultKind::TableUnlogged,
+            Self::ColumnMissing { .. } => FaultKind::ColumnMissing,
+            Self::NotPublished { .. } => FaultKind::TableNotPublished,
+        }
+    }
+}
+
+/// Checks everything that streaming needs and returns what it found.
+///
+/// # Errors
+/// The first thing that is unfit, as [`Error::Unfit`], from the server outwards; or a query fails.
+pub async fn preflight(session: &ControlSession, source: &Source) -> Result<Preflight, Error> {
+    let server = ServerFacts::read(session).await?;
+    check_server(&server)?;
+
+    let slot = SlotState::read(session, &source.slot).await?;
+    let publication = PublicationFacts::read(session, &source.publication).await?;
+    let slot = check_slot(slot, &source.slot, &server.database)?;
+    let publication = check_publication(publication, &source.publication)?;
+
+    let mut tables = Vec::with_capacity(source.tables.len());
+    for table in &source.tables {
+        let facts = TableFacts::read(session, table, Some(&publication), server.version).await?;
+        let facts = check_table(facts, table)?;
+        check_membership(&facts, table, &publication, &source.publication)?;
+        tables.push(facts);
+    }
+    let others = publication
+        .tables
+        .iter()
+        .filter(|table| !source.tables.contains(table))
+        .cloned()
+        .collect();
+    Ok(Preflight {
+        server,
+        slot,
+        publication,
+        tables,
+        others,
+    })
+}
+
+/// What of the server and our role streaming needs.
+pub(super) fn check_server(server: &ServerFacts) -> Result<(), Unfit> {
+    if server.version.major < MIN_SERVER_MAJOR {
+        return Err(Unfit::ServerTooOld {
+            version: server.version,
+        });
+    }
+    if server.in_recovery {
+        return Err(Unfit::Standby);
+    }
+    if server.wal_level != "logical" {
+        return Err(Unfit::WalLevel {
+            wal_level: server.wal_level.clone(),
+        });
+    }
+    if !server.may_replicate {
+        return Err(Unfit::Role {
+            role: server.role.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// A slot must be ours to read and still have its WAL.
+pub(super) fn check_slot(state: Option<SlotState>, slot: &SlotName, ours: &str) -> Result<SlotState, Unfit> {
+    let slot = slot.clone();
+    let Some(state) = state else {
+        return Err(Unfit::SlotMissing { slot });
+    };
+    if !state.logical {
+        return Err(Unfit::SlotPhysical { slot });
+    }
+    if let Some(plugin) = state.plugin.as_ref().filter(|plugin| *plugin != PLUGIN) {
+        return Err(Unfit::SlotPlugin {
+            slot,
+            plugin: plugin.clone(),
+        });
+    }
+    if let Some(database) = state.database.as_ref().filter(|database| *database != ours) {
+        return Err(Unfit::SlotDatabase {
+            slot,
+            database: database.clone(),
+            ours: ours.to_owned(),
+        });
+    }
+    if state.is_lost() {
+        return Err(Unfit::SlotLost { slot });
+    }
+    Ok(state)
+}
+
+/// The publication must exist and publish inserts.
+pub(super) fn check_publication(
+    facts: Option<PublicationFacts>,
+    publication: &PublicationName,
+) -> Result<PublicationFacts, Unfit> {
+    let publication = publication.clone();
+    match facts {
+        None => Err(Unfit::PublicationMissing { publication }),
+        Some(facts) if !facts.inserts => Err(Unfit::WithoutInserts { publication }),
+        Some(facts) => Ok(facts),
+    }
+}
+
+/// A table must exist, be logged and have the columns of an event.
+pub(super) fn check_table(facts: Option<TableFacts>, table: &QualifiedTable) -> Result<TableFacts, Unfit> {
+    let table = table.clone();
+    let Some(facts) = facts else {
+        return Err(Unfit::TableMissing { table });
+    };
+    if facts.kind == TableKind::Other {
+        return Err(Unfit::NotATable { table });
+    }
+    if !facts.logged {
+        return Err(Unfit::Unlogged { table });
+    }
+    match REQUIRED_COLUMNS.into_iter().find(|name| !facts.has_column(name)) {
+        Some(column) => Err(Unfit::ColumnMissing { table, column }),
+        None => Ok(facts),
+    }
+}
+
+/// A table must be published whole and under its own name.
+pub(super) fn check_membership(
+    facts: &TableFacts,
+    table: &QualifiedTable,
+    publication: &PublicationFacts,
+    name: &PublicationName,
+) -> Result<(), Unfit> {
+    let (table, publication_name) = (table.clone(), name.clone());
+    if facts.kind == TableKind::Partitioned && !publication.via_partition_root {
+        return Err(Unfit::NotViaRoot {
+            publication: publication_name,
+            table,
+        });
+    }
+    if !publication.tables.contains(&table) {
+        return Err(Unfit::NotPublished {
+            table,
+            publication: publication_name,
+        });
+    }
+    if facts.row_filter {
+        return Err(Unfit::RowFilter {
+            publication: publication_name,
+            table,
+        });
+    }
+    if facts.column_list {
+        return Err(Unfit::ColumnList {
+            publication: publication_name,
+            table,
+        });
+    }
+    Ok(())
+}

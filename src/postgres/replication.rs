@@ -1,0 +1,438 @@
+//! The replication stream: a walsender session in CopyBoth, read and answered without blocking.
+//!
+//! One task owns it and polls it beside the broker's socket. Nothing is awaited between a frame and its
+//! consumption; all state lives in the wire's buffers, so any future here may be dropped at any point.
+//!
+//! <https://www.postgresql.org/docs/current/protocol-replication.html>
+
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use walrelay_engine::Lsn;
+
+use super::connect::Connector;
+use super::error::{Error, ServerError, SqlState, Step};
+use super::frame::{self, MAX_FRAME};
+use super::identifier::{PublicationName, SlotName, quote_identifier, quote_literal};
+use super::startup::ServerVersion;
+use super::walsender::{SystemIdentity, Walsender, milliseconds, within};
+use crate::net::Progress;
+
+/// What to stream.
+#[derive(Debug, Clone)]
+pub struct StartOptions {
+    /// The slot, which must exist.
+    pub slot: SlotName,
+    /// The publication that lists the tables.
+    pub publication: PublicationName,
+    /// How long the server waits for a sign of life of ours before it frees the slot for another process.
+    pub wal_sender_timeout: Duration,
+}
+
+/// A running stream.
+#[derive(Debug)]
+pub struct Replication {
+    session: Walsender,
+    identity: SystemIdentity,
+    wal_end: Lsn,
+    /// Size of the frame that [`next_frame`](Self::next_frame) has handed out, until it is consumed.
+    current: usize,
+}
+
+/// What the server sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Incoming<'a> {
+    /// The payload of a CopyData frame; it stays in the buffer until
+    /// [`consume_frame`](Replication::consume_frame).
+    Data(&'a [u8]),
+    /// A notice or warning, already consumed.
+    Notice(ServerError),
+}
+
+impl ServerError {
+    /// Whether this notice is PostgreSQL 18's word that it skipped a publication that did not exist at this point
+    /// of the WAL: rows are lost from here on.
+    #[must_use]
+    pub fn tells_of_a_skipped_publication(&self) -> bool {
+        self.sqlstate == SqlState::NOT_IN_PREREQUISITE_STATE
+    }
+}
+
+impl Replication {
+    /// Connects and starts the stream at the slot's own position, within the connector's deadline.
+    ///
+    /// Always `0/0`: a position beyond the slot's confirmed one would skip events without a word, one before it is
+    /// moved up anyway.
+    ///
+    /// Cancel safety: dropping the future closes the connection.
+    ///
+    /// # Errors
+    /// Everything that keeps a session from being opened, and what the server says against streaming.
+    pub async fn start(connector: &Connector, options: &StartOptions) -> Result<Self, Error> {
+        let deadline = connector.deadline();
+        let name = application_name(connector, &options.slot);
+        let settings = session_settings(options.wal_sender_timeout);
+        let mut session = Walsender::open(connector, &name, &settings, deadline).await?;
+        let (identity, wal_end) = session.identify(deadline).await?;
+        session.send_query(&start_command(&options.slot, &options.publication));
+        within(deadline, Step::StartStreaming, await_copy_both(&mut session)).await?;
+        Ok(Self {
+            session,
+            identity,
+            wal_end,
+            current: 0,
+        })
+    }
+
+    /// Which cluster and timeline this session's positions belong to.
+    #[must_use]
+    pub const fn identity(&self) -> SystemIdentity {
+        self.identity
+    }
+
+    /// The end of the server's WAL when the session was opened.
+    #[must_use]
+    pub const fn initial_wal_end(&self) -> Lsn {
+        self.wal_end
+    }
+
+    /// The server's version.
+    #[must_use]
+    pub const fn server_version(&self) -> ServerVersion {
+        self.session.server_version
+    }
+
+    /// Looks at the next complete frame in the buffer, without waiting; `None`: read more with
+    /// [`io`](Self::io). The same frame is returned until [`consume_frame`](Self::consume_frame).
+    ///
+    /// # Errors
+    /// What the server reports, that it ended the stream ([`Error::ServerShutdown`]), a frame above
+    /// [`MAX_FRAME`], or what is not the protocol. After an error the session is of no further use.
+    pub fn next_frame(&mut self) -> Result<Option<Incoming<'_>>, Error> {
+        const STEP: Step = Step::Stream;
+        let (tag, size) = loop {
+            let Some(frame) = frame::peek(self.session.wire.input(), MAX_FRAME, STEP)? else {
+                return Ok(None);
+            };
+            match frame.tag {
+                // ParameterStatus: a setting changed with the server's configuration.
+                b'S' => {
+                    let size = frame.size;
+                    self.session.wire.consume(size);
+                }
+                b'E' => {
+                    return Err(Error::Server {
+                        step: STEP,
+                        source: Box::new(ServerError::parse(frame.body)),
+                    });
+                }
+                // CopyDone and CommandComplete, which the server sends of its own accord only at a shutdown.
+                b'c' | b'C' => return Err(Error::ServerShutdown),
+                tag => break (tag, frame.size),
+            }
+        };
+        match tag {
+            b'd' => {
+                self.current = size;
+                let payload = self.session.wire.input().get(frame::HEADER..size);
+                Ok(payload.map(Incoming::Data))
+            }
+            b'N' => {
+                let body = self.session.wire.input().get(frame::HEADER..size);
+                let notice = ServerError::parse(body.unwrap_or_default());
+                self.session.wire.consume(size);
+                Ok(Some(Incoming::Notice(notice)))
+            }
+            _ => Err(Error::Protocol {
+                step: STEP,
+                what: "a message out of place in the stream",
+            }),
+        }
+    }
+
+    /// Drops the data frame that [`next_frame`](Self::next_frame) returned last; no effect without one.
+    pub fn consume_frame(&mut self) {
+        self.session.wire.consume(std::mem::take(&mut self.current));
+    }
+
+    /// Appends a status update to the output; [`io`](Self::io) sends it.
+    pub fn queue_status(&mut self, update: &[u8; 34]) {
+        frame::write(self.session.wire.output(), b'd', update);
+    }
+
+    /// Bytes queued and not yet taken by the socket. While there are some, a further status update would only
+    /// queue behind them.
+    #[must_use]
+    pub fn pending_output(&self) -> usize {
+        self.session.wire.pending_output()
+    }
+
+    /// Writes what is queued and, if `read`, reads what has come; pending while neither makes progress.
+    ///
+    /// # Errors
+    /// The connection broke, or the server closed it ([`Error::Closed`]). Frames that came before are in
+    /// the buffer: look at them first.
+    pub fn poll_io(&mut self, cx: &mut Context<'_>, read: bool) -> Poll<Result<Progress, Error>> {
+        self.session.wire.poll_io(cx, read).map(|result| match result {
+            Ok(Progress::Eof) => Err(Error::Closed { step: Step::Stream }),
+            Ok(progress) => Ok(progress),
+            Err(source) => Err(Error::Io {
+                step: Step::Stream,
+                source,
+            }),
+        })
+    }
+
+    /// [`poll_io`](Self::poll_io) as a future. Cancel safe: nothing read or queued is lost.
+    ///
+    /// # Errors
+    /// As [`poll_io`](Self::poll_io).
+    pub async fn io(&mut self, read: bool) -> Result<Progress, Error> {
+        std::future::poll_fn(|cx| self.poll_io(cx, read)).await
+    }
+
+    /// Ends the stream in good order: sends what is queued and CopyDone, waits until the server has ended it
+    /// too, then says goodbye. What still arrives is dropped: in the middle of a transaction the server sends the
+    /// rest of it first, which `deadline` bounds.
+    ///
+    /// When this returns without error, the server has read the last status update and freed the slot.
+    ///
+    /// Cancel safety: dropping the future closes the connection.
+    ///
+    /// # Errors
+    /// The connection broke, or the deadline came first. Either way the socket is closed.
+    pub async fn close(mut self, deadline: Instant) -> Result<(), Error> {
+        self.consume_frame();
+        frame::write(self.session.wire.output(), b'c', &[]);
+        within(deadline, Step::Stream, await_ready(&mut self.session)).await?;
+        self.session.terminate(deadline).await
+    }
+}
+
+/// The session's name in `pg_stat_activity` and `pg_stat_replication`.
+pub(super) fn application_name(connector: &Connector, slot: &SlotName) -> String {
+    match &connector.target().application_name {
+        Some(name) => name.clone(),
+        None => format!("walrelay {slot}"),
+    }
+}
+
+/// What a walsender session needs set, whatever the server's, database's or role's defaults are: our own
+/// time-out, and the form of values as text.
+fn session_settings(wal_sender_timeout: Duration) -> Vec<(&'static str, String)> {
+    let idle = (wal_sender_timeout.as_secs() / 2).max(1);
+    [
+        ("wal_sender_timeout", milliseconds(wal_sender_timeout)),
+        ("tcp_keepalives_idle", idle.to_string()),
+    ]
+    .into_iter()
+    .chain(text_settings())
+    .collect()
+}
+
+/// What shapes values as text.
+pub(super) fn text_settings() -> impl Iterator<Item = (&'static str, String)> {
+    [
+        ("bytea_output", "hex"),
+        ("DateStyle", "ISO"),
+        ("IntervalStyle", "postgres"),
+        ("TimeZone", "UTC"),
+        ("extra_float_digits", "1"),
+        ("client_min_messages", "warning"),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name, value.to_owned()))
+}
+
+/// Protocol 1 and no `streaming`: whole committed transactions only.
+/// <https://www.postgresql.org/docs/current/protocol-logical-replication.html>
+fn start_command(slot: &SlotName, publication: &PublicationName) -> String {
+    format!(
+        "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {})",
+        quote_identifier(slot.as_str()),
+        // A list of identifiers within a literal.
+        quote_literal(&quote_identifier(publication.as_str())),
+    )
+}
+
+async fn await_copy_both(session: &mut Walsender) -> Result<(), Error> {
+    const STEP: Step = Step::StartStreaming;
+    loop {
+        let (tag, body) = frame::read_reply(&mut session.wire, STEP).await?;
+        match tag {
+            b'W' => return Ok(()),
+            b'E' => {
+                return Err(Error::Server {
+                    step: STEP,
+                    source: Box::new(ServerError::parse(&body)),
+                });
+            }
+            b'N' | b'S' => {}
+            _ => {
+                return Err(Error::Protocol {
+                    step: STEP,
+                    what: "an answer that is not CopyBothResponse",
+                });
+            }
+        }
+    }
+}
+
+/// Reads and drops frames until ReadyForQuery.
+async fn await_ready(session: &mut Walsender) -> Result<(), Error> {
+    const STEP: Step = Step::Stream;
+    loop {
+        while let Some(frame) = frame::peek(session.wire.input(), MAX_FRAME, STEP)? {
+            let (tag, size) = (frame.tag, frame.size);
+            if tag == b'E' {
+                return Err(Error::Server {
+                    step: STEP,
+                    source: Box::new(ServerError::parse(frame.body)),
+                });
+            }
+            session.wire.consume(size);
+            if tag == b'Z' {
+                return Ok(());
+            }
+        }
+        let read = session.wire.fill().await;
+        if read.map_err(|source| Error::Io { step: STEP, source })? == 0 {
+            return Err(Error::Closed { step: STEP });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::{Stream, Wire};
+    use proptest::prelude::*;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
+
+    /// A stream whose server side is in the test's hands.
+    fn pair() -> (Replication, UnixStream) {
+        let (ours, server) = UnixStream::pair().unwrap();
+        let session = Walsender {
+            wire: Wire::new(Stream::Unix(ours)),
+            server_version: ServerVersion { major: 15, minor: 0 },
+        };
+        let identity = SystemIdentity {
+            system_id: 7,
+            timeline: 1,
+        };
+        let replication = Replication {
+            session,
+            identity,
+            wal_end: Lsn::INVALID,
+            current: 0,
+        };
+        (replication, server)
+    }
+
+    fn frames(list: &[(u8, &[u8])]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (tag, body) in list {
+            frame::write(&mut bytes, *tag, body);
+        }
+        bytes
+    }
+
+    #[test]
+    fn names_are_quoted_for_the_grammar_they_stand_in() {
+        let command = start_command(&"a_1".parse().unwrap(), &"My \"p'ub".parse().unwrap());
+        assert_eq!(
+            command,
+            r#"START_REPLICATION SLOT "a_1" LOGICAL 0/0 (proto_version '1', publication_names '"My ""p''ub"')"#
+        );
+    }
+
+    #[tokio::test]
+    async fn a_frame_stays_until_it_is_consumed() {
+        let (mut replication, mut server) = pair();
+        let bytes = frames(&[(b'd', b"one"), (b'S', b"a\0b\0"), (b'd', b"two")]);
+        server.write_all(&bytes).await.unwrap();
+        assert_eq!(replication.next_frame().unwrap(), None);
+        replication.io(true).await.unwrap();
+        assert_eq!(replication.next_frame().unwrap(), Some(Incoming::Data(b"one")));
+        assert_eq!(replication.next_frame().unwrap(), Some(Incoming::Data(b"one")));
+        replication.consume_frame();
+        assert_eq!(replication.next_frame().unwrap(), Some(Incoming::Data(b"two")));
+        replication.consume_frame();
+        replication.consume_frame();
+        assert_eq!(replication.next_frame().unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_notice_comes_in_its_place_and_an_error_ends_the_stream() {
+        let (mut replication, mut server) = pair();
+        let notice = b"SWARNUNG\0VWARNING\0C55000\0Mskipped loading publication\0\0";
+        let error = b"SFATAL\0VFATAL\0C57P01\0Mterminating\0\0";
+        let bytes = frames(&[(b'N', notice), (b'd', b"x"), (b'E', error)]);
+        server.write_all(&bytes).await.unwrap();
+        drop(server);
+        replication.io(true).await.unwrap();
+        let Some(Incoming::Notice(notice)) = replication.next_frame().unwrap() else {
+            panic!("no notice")
+        };
+        assert!(notice.tells_of_a_skipped_publication());
+        assert_eq!(replication.next_frame().unwrap(), Some(Incoming::Data(b"x")));
+        replication.consume_frame();
+        let error = replication.next_frame().unwrap_err();
+        assert_eq!(error.sqlstate(), Some(SqlState::ADMIN_SHUTDOWN));
+        assert!(matches!(
+            replication.io(true).await,
+            Err(Error::Closed { step: Step::Stream })
+        ));
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_copy_is_a_shutdown() {
+        for tag in [b'c', b'C'] {
+            let (mut replication, mut server) = pair();
+            server.write_all(&frames(&[(tag, b"")])).await.unwrap();
+            replication.io(true).await.unwrap();
+            assert!(matches!(replication.next_frame(), Err(Error::ServerShutdown)));
+        }
+    }
+
+    #[tokio::test]
+    async fn closing_sends_the_last_status_and_waits_for_the_server() {
+        use tokio::io::AsyncReadExt;
+        let (mut replication, mut server) = pair();
+        replication.queue_status(&[b'r'; 34]);
+        let talk = async {
+            let mut received = vec![0; 39 + 5];
+            server.read_exact(&mut received).await.unwrap();
+            assert_eq!(received, frames(&[(b'd', &[b'r'; 34]), (b'c', b"")]));
+            let answer = frames(&[(b'd', b"rest"), (b'c', b""), (b'C', b"COPY 0\0"), (b'Z', b"I")]);
+            server.write_all(&answer).await.unwrap();
+            let mut farewell = Vec::new();
+            server.read_to_end(&mut farewell).await.unwrap();
+            assert_eq!(farewell, frames(&[(b'X', b"")]));
+        };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let (closed, ()) = tokio::join!(replication.close(deadline), talk);
+        closed.unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_stream_panic(chunks in proptest::collection::vec(
+            proptest::collection::vec(prop_oneof![Just(b'd'), Just(0), Just(5), any::<u8>()], 1..30), 1..8))
+        {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+            runtime.block_on(async {
+                let (mut replication, mut server) = pair();
+                for chunk in chunks {
+                    server.write_all(&chunk).await.unwrap();
+                    replication.io(true).await.unwrap();
+                    while let Ok(Some(_)) = replication.next_frame() {
+                        replication.consume_frame();
+                    }
+                }
+            });
+        }
+    }
+}

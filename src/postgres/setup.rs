@@ -1,0 +1,344 @@
+//! `setup` and `teardown`: what they create and drop, in which order, and what they report.
+
+use std::fmt;
+
+use super::catalog::{PublicationFacts, ServerFacts, TableFacts, TableKind, column};
+use super::connect::Connector;
+use super::control::{ControlSession, bounded};
+use super::error::{Error, Step};
+use super::identifier::quote_identifier;
+use super::migrations::{self, MIGRATIONS};
+use super::preflight::{
+    Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
+};
+use super::slot::{self, SlotState};
+
+/// The advisory lock under which set-up and teardown run: the bytes of `walrelay`.
+const LOCK_KEY: i64 = i64::from_be_bytes(*b"walrelay");
+
+/// What became of one thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was created.
+    Created,
+    /// It was there already and fits.
+    Found,
+    /// It was changed so that it fits.
+    Changed,
+    /// It was dropped.
+    Dropped,
+    /// There was none to drop.
+    Absent,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // `pad`, so that a width is honoured.
+        f.pad(match self {
+            Self::Created => "created",
+            Self::Found => "found",
+            Self::Changed => "changed",
+            Self::Dropped => "dropped",
+            Self::Absent => "absent",
+        })
+    }
+}
+
+/// One thing and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetupStep {
+    /// Which thing: `publication walrelay`.
+    pub what: String,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What `setup` did, in order. Printed, it is one line each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SetupReport {
+    /// The things.
+    pub steps: Vec<SetupStep>,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+}
+
+/// What `teardown` did, in order. Printed, it is one line each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TeardownReport {
+    /// The things.
+    pub steps: Vec<SetupStep>,
+}
+
+impl fmt::Display for SetupReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        print_steps(f, &self.steps)?;
+        self.warnings
+            .iter()
+            .try_for_each(|warning| writeln!(f, "{:8} {warning}", "warning"))
+    }
+}
+
+impl fmt::Display for TeardownReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        print_steps(f, &self.steps)
+    }
+}
+
+fn print_steps(f: &mut fmt::Formatter<'_>, steps: &[SetupStep]) -> fmt::Result {
+    steps
+        .iter()
+        .try_for_each(|step| writeln!(f, "{:8} {}", step.outcome, step.what))
+}
+
+/// Creates what is missing: walrelay's schema, the outbox tables, the publication and, last, the slot. What is
+/// there is checked and used as it is. It can be run again at any time; two at once wait for each other.
+///
+/// # Errors
+/// What is there does not fit ([`Error::Unfit`]), the role may not create what is missing, or the server is not
+/// as needed. What was created before the error stays; the next run goes on from there.
+pub async fn setup(connector: &Connector, source: &Source) -> Result<SetupReport, Error> {
+    let mut session = ControlSession::open(connector, &source.slot).await?;
+    let result = setup_locked(&mut session, connector, source).await;
+    session.close().await;
+    result
+}
+
+/// Drops the slot and the publication, so that no slot is left behind that fills the disk. The outbox tables
+/// and walrelay's schema stay.
+///
+/// # Errors
+/// A process streams from the slot (fault `slot_in_use`), or the role may not drop.
+pub async fn teardown(connector: &Connector, source: &Source) -> Result<TeardownReport, Error> {
+    let session = ControlSession::open(connector, &source.slot).await?;
+    let result = teardown_locked(&session, source).await;
+    session.close().await;
+    result
+}
+
+async fn setup_locked(
+    session: &mut ControlSession,
+    connector: &Connector,
+    source: &Source,
+) -> Result<SetupReport, Error> {
+    let mut report = SetupReport::default();
+    let server = ServerFacts::read(session).await?;
+    check_server(&server)?;
+    lock(session).await?;
+
+    let existing = SlotState::read(session, &source.slot).await?;
+    let exists = existing.is_some();
+    if exists {
+        check_slot(existing, &source.slot, &server.database)?;
+    }
+
+    migrate(session, &mut report).await?;
+    create_tables(session, source, &server, &mut report).await?;
+    let late = publish_tables(session, source, &server, &mut report).await?;
+
+    let what = format!("slot {}", source.slot);
+    if exists {
+        report.push(what, Outcome::Found);
+        if late {
+            report.warnings.push(format!(
+                "slot {} is older than what the publication gained now: rows committed before are not relayed, and if \
+                 streaming ends with publication_missing, run teardown and setup",
+                source.slot
+            ));
+        }
+    } else {
+        let created = slot::create(connector, &source.slot).await?;
+        report.push(
+            format!("{what} (streams from {})", created.consistent_point),
+            Outcome::Created,
+        );
+    }
+    Ok(report)
+}
+
+async fn teardown_locked(session: &ControlSession, source: &Source) -> Result<TeardownReport, Error> {
+    lock(session).await?;
+    let mut report = TeardownReport::default();
+    // The slot first: without its publication it could not be streamed any more.
+    let outcome = if SlotState::read(session, &source.slot).await?.is_some() {
+        slot::drop(session, &source.slot).await?;
+        Outcome::Dropped
+    } else {
+        Outcome::Absent
+    };
+    report.steps.push(SetupStep {
+        what: format!("slot {}", source.slot),
+        outcome,
+    });
+
+    let outcome = if PublicationFacts::read(session, &source.publication)
+        .await?
+        .is_some()
+    {
+        let sql = format!(
+            "drop publication {}",
+            quote_identifier(source.publication.as_str())
+        );
+        session
+            .run("drop the publication", session.client().batch_execute(&sql))
+            .await?;
+        Outcome::Dropped
+    } else {
+        Outcome::Absent
+    };
+    report.steps.push(SetupStep {
+        what: format!("publication {}", source.publication),
+        outcome,
+    });
+    Ok(report)
+}
+
+impl SetupReport {
+    fn push(&mut self, what: String, outcome: Outcome) {
+        self.steps.push(SetupStep { what, outcome });
+    }
+}
+
+/// Takes the advisory lock for the rest of the session.
+async fn lock(session: &ControlSession) -> Result<(), Error> {
+    let sql = "select pg_catalog.pg_advisory_lock($1)";
+    let purpose = "wait for another setup or teardown to end";
+    session
+        .run(purpose, session.client().execute(sql, &[&LOCK_KEY]))
+        .await
+        .map(drop)
+}
+
+/// Applies the numbered migrations that are missing, each in a transaction of its own.
+async fn migrate(session: &mut ControlSession, report: &mut SetupReport) -> Result<(), Error> {
+    const PURPOSE: &str = "create walrelay's schema";
+    let sql = "select pg_catalog.to_regclass('walrelay.schema_migrations') is not null";
+    let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
+    let applied = if column(&row, 0, PURPOSE)? {
+        let sql = "select coalesce(max(version), 0) from walrelay.schema_migrations";
+        let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
+        column(&row, 0, PURPOSE)?
+    } else {
+        0
+    };
+    for migration in MIGRATIONS {
+        let what = format!("migration {} ({})", migration.version, migration.name);
+        if migration.version <= applied {
+            report.push(what, Outcome::Found);
+            continue;
+        }
+        let transaction = async {
+            let transaction = session.client_mut().transaction().await?;
+            transaction.batch_execute(migration.sql).await?;
+            let sql = "insert into walrelay.schema_migrations (version, name) values ($1, $2)";
+            transaction
+                .execute(sql, &[&migration.version, &migration.name])
+                .await?;
+            transaction.commit().await
+        };
+        bounded(Step::Query(PURPOSE), transaction).await?;
+        report.push(what, Outcome::Created);
+    }
+    Ok(())
+}
+
+/// Creates the outbox tables that are missing; checks those that are there.
+async fn create_tables(
+    session: &ControlSession,
+    source: &Source,
+    server: &ServerFacts,
+    report: &mut SetupReport,
+) -> Result<(), Error> {
+    for table in &source.tables {
+        let facts = TableFacts::read(session, table, None, server.version).await?;
+        let outcome = if facts.is_some() {
+            check_table(facts, table)?;
+            Outcome::Found
+        } else {
+            let sql = migrations::create_table(table);
+            session
+                .run("create the outbox table", session.client().batch_execute(&sql))
+                .await?;
+            Outcome::Created
+        };
+        report.push(format!("table {table}"), outcome);
+    }
+    Ok(())
+}
+
+/// Creates the publication, or adds the tables that it lacks. True if something became published that was not.
+async fn publish_tables(
+    session: &ControlSession,
+    source: &Source,
+    server: &ServerFacts,
+    report: &mut SetupReport,
+) -> Result<bool, Error> {
+    let what = format!("publication {}", source.publication);
+    let mut facts = PublicationFacts::read(session, &source.publication).await?;
+    let mut changed = false;
+    if facts.is_none() {
+        let mut via_root = false;
+        for table in &source.tables {
+            let facts = TableFacts::read(session, table, None, server.version).await?;
+            via_root |= facts.is_some_and(|facts| facts.kind == TableKind::Partitioned);
+        }
+        let sql = migrations::create_publication(&source.publication, &source.tables, via_root);
+        session
+            .run("create the publication", session.client().batch_execute(&sql))
+            .await?;
+        facts = PublicationFacts::read(session, &source.publication).await?;
+        changed = true;
+        report.push(what.clone(), Outcome::Created);
+    }
+    let mut publication = check_publication(facts, &source.publication)?;
+
+    let mut added = false;
+    for table in &source.tables {
+        let facts = TableFacts::read(session, table, Some(&publication), server.version).await?;
+        let facts = check_table(facts, table)?;
+        match check_membership(&facts, table, &publication, &source.publication) {
+            Err(Unfit::NotPublished { .. }) => {
+                let name = quote_identifier(source.publication.as_str());
+                let sql = format!("alter publication {name} add table {}", table.quoted());
+                let purpose = "add the table to the publication";
+                session.run(purpose, session.client().batch_execute(&sql)).await?;
+                let again = PublicationFacts::read(session, &source.publication).await?;
+                publication = check_publication(again, &source.publication)?;
+                check_membership(&facts, table, &publication, &source.publication)?;
+                added = true;
+            }
+            other => other?,
+        }
+    }
+    if added {
+        report.push(what, Outcome::Changed);
+    } else if !changed {
+        report.push(what, Outcome::Found);
+    }
+    let others = publication
+        .tables
+        .iter()
+        .filter(|table| !source.tables.contains(table));
+    report.warnings.extend(others.map(|table| {
+        format!(
+            "the publication also lists {table}, which is no configured outbox: a row of it halts the relay"
+        )
+    }));
+    Ok(changed || added)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_one_line_a_thing() {
+        let mut report = SetupReport::default();
+        report.push("table public.outbox_events".to_owned(), Outcome::Found);
+        report.push("slot walrelay".to_owned(), Outcome::Created);
+        report.warnings.push("look".to_owned());
+        assert_eq!(
+            report.to_string(),
+            "found    table public.outbox_events\ncreated  slot walrelay\nwarning  look\n"
+        );
+    }
+}

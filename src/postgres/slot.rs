@@ -1,0 +1,180 @@
+//! The replication slot: created, looked at, dropped.
+//!
+//! <https://www.postgresql.org/docs/current/view-pg-replication-slots.html>
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use walrelay_engine::Lsn;
+
+use super::catalog::{column, position};
+use super::connect::Connector;
+use super::control::ControlSession;
+use super::error::{Error, Step};
+use super::identifier::{SlotName, quote_identifier};
+use super::replication::{application_name, text_settings};
+use super::walsender::{SystemIdentity, Walsender, milliseconds, within};
+
+/// The output plugin that the relay reads.
+pub const PLUGIN: &str = "pgoutput";
+
+/// How long creation waits for each open write transaction; `statement_timeout` does not bound it.
+const CREATE_LOCK_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long creation may take altogether.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A slot as the server sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotState {
+    /// The output plugin; `None` for a physical slot.
+    pub plugin: Option<String>,
+    /// Whether it is a logical slot.
+    pub logical: bool,
+    /// The database it belongs to; `None` for a physical slot.
+    pub database: Option<String>,
+    /// The server process that streams from it.
+    pub active_pid: Option<i32>,
+    /// Whether its WAL is still there.
+    pub wal_status: Option<WalStatus>,
+    /// Bytes of WAL that may still be written before the slot is in danger; `None` without
+    /// `max_slot_wal_keep_size`.
+    pub safe_wal_size: Option<i64>,
+    /// The oldest WAL that the slot keeps.
+    pub restart_lsn: Option<Lsn>,
+    /// Up to where we have confirmed.
+    pub confirmed_flush_lsn: Option<Lsn>,
+}
+
+/// Whether the WAL that a slot needs is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WalStatus {
+    /// Within `max_wal_size`.
+    Reserved,
+    /// Beyond `max_wal_size`, kept for the slot.
+    Extended,
+    /// No longer kept, and removed at the next checkpoint unless the slot moves on.
+    Unreserved,
+    /// Gone: the slot is of no further use.
+    Lost,
+    /// A state that this version does not know.
+    Other,
+}
+
+impl WalStatus {
+    fn from_text(text: &str) -> Self {
+        match text {
+            "reserved" => Self::Reserved,
+            "extended" => Self::Extended,
+            "unreserved" => Self::Unreserved,
+            "lost" => Self::Lost,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A slot just created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CreatedSlot {
+    /// Transactions that commit from here on are streamed.
+    pub consistent_point: Lsn,
+    /// The cluster and timeline of that position.
+    pub identity: SystemIdentity,
+}
+
+impl SlotState {
+    /// Reads the slot's row; `None` if there is no such slot.
+    ///
+    /// # Errors
+    /// The query fails.
+    pub async fn read(session: &ControlSession, slot: &SlotName) -> Result<Option<Self>, Error> {
+        const PURPOSE: &str = "look at the replication slot";
+        let sql = "select plugin, slot_type = 'logical', database, active_pid, wal_status, safe_wal_size, \
+                   restart_lsn::text, confirmed_flush_lsn::text from pg_catalog.pg_replication_slots \
+                   where slot_name = $1";
+        let name = slot.as_str();
+        let row = session
+            .run(PURPOSE, session.client().query_opt(sql, &[&name]))
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        Ok(Some(Self {
+            plugin: column(&row, 0, PURPOSE)?,
+            logical: column(&row, 1, PURPOSE)?,
+            database: column(&row, 2, PURPOSE)?,
+            active_pid: column(&row, 3, PURPOSE)?,
+            wal_status: column::<Option<String>>(&row, 4, PURPOSE)?
+                .as_deref()
+                .map(WalStatus::from_text),
+            safe_wal_size: column(&row, 5, PURPOSE)?,
+            restart_lsn: position(&row, 6, PURPOSE)?,
+            confirmed_flush_lsn: position(&row, 7, PURPOSE)?,
+        }))
+    }
+
+    /// Whether the slot's WAL is gone.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.wal_status == Some(WalStatus::Lost)
+    }
+}
+
+/// Creates the slot. The publication must exist already.
+///
+/// It waits for write transactions that are open, 20 s for each and a minute altogether.
+///
+/// Cancel safety: a dropped future may leave the slot behind.
+///
+/// # Errors
+/// No session, no free slot, no `wal_level = logical`, or a transaction that stays open.
+pub async fn create(connector: &Connector, slot: &SlotName) -> Result<CreatedSlot, Error> {
+    let settings: Vec<_> = [("lock_timeout", milliseconds(CREATE_LOCK_TIMEOUT))]
+        .into_iter()
+        .chain(text_settings())
+        .collect();
+    let name = format!("{} setup", application_name(connector, slot));
+    let mut session = Walsender::open(connector, &name, &settings, connector.deadline()).await?;
+    let deadline = Instant::now() + CREATE_TIMEOUT;
+    let (identity, _) = session.identify(deadline).await?;
+
+    // The option list came with 15, which still takes the old form, but for how long?
+    let snapshot = match session.server_version.major {
+        ..15 => "NOEXPORT_SNAPSHOT",
+        _ => "(SNAPSHOT 'nothing')",
+    };
+    let command = format!(
+        "CREATE_REPLICATION_SLOT {} LOGICAL {PLUGIN} {snapshot}",
+        quote_identifier(slot.as_str())
+    );
+    let rows = within(
+        deadline,
+        Step::CreateSlot,
+        session.query(&command, Step::CreateSlot),
+    )
+    .await?;
+    let consistent_point = rows
+        .first()
+        .and_then(|row| row.get(1)?.as_deref()?.parse().ok())
+        .ok_or(Error::Protocol {
+            step: Step::CreateSlot,
+            what: "an answer without a consistent point",
+        })?;
+    if let Err(error) = session.terminate(deadline).await {
+        tracing::debug!(error = %error, "session not closed in good order");
+    }
+    Ok(CreatedSlot {
+        consistent_point,
+        identity,
+    })
+}
+
+/// Drops the slot, and with it the server's memory of what has been delivered.
+///
+/// # Errors
+/// The slot does not exist, or a process streams from it (55006: never dropped under a running relay).
+pub async fn drop(session: &ControlSession, slot: &SlotName) -> Result<(), Error> {
+    let sql = "select pg_catalog.pg_drop_replication_slot($1)";
+    let name = slot.as_str();
+    session
+        .run_step(Step::DropSlot, session.client().execute(sql, &[&name]))
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,312 @@
+//! Startup and authentication of a walsender session.
+//!
+//! <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
+
+use std::fmt;
+use std::io;
+
+use bytes::BytesMut;
+use postgres_protocol::authentication::{md5_hash, sasl};
+use postgres_protocol::message::frontend;
+use secrecy::{ExposeSecret, SecretString};
+
+use super::connect::Connector;
+use super::error::{Error, ServerError, SqlState, Step};
+use super::frame;
+use super::startup::authentication as auth;
+use crate::net::{Stream, Wire};
+
+/// The oldest server with all that is needed.
+pub const MIN_SERVER_MAJOR: u32 = 14;
+
+/// Codes of the Authentication message.
+/// <https://www.postgresql.org/docs/current/protocol-message-formats.html#PROTOCOL-MESSAGE-FORMATS-AUTHENTICATIONOK>
+mod authentication {
+    pub(super) const OK: u32 = 0;
+    pub(super) const KERBEROS_V5: u32 = 2;
+    pub(super) const CLEARTEXT_PASSWORD: u32 = 3;
+    pub(super) const MD5_PASSWORD: u32 = 5;
+    pub(super) const GSS: u32 = 7;
+    pub(super) const SSPI: u32 = 9;
+    pub(super) const SASL: u32 = 10;
+    pub(super) const SASL_CONTINUE: u32 = 11;
+    pub(super) const SASL_FINAL: u32 = 12;
+}
+
+/// The server's version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerVersion {
+    /// 15 of `15.14`.
+    pub major: u32,
+    /// 14 of `15.14`; 0 for a development version.
+    pub minor: u32,
+}
+
+impl ServerVersion {
+    /// Reads `server_version`: `15.14 (Debian 15.14-0+deb12u1)`, `18beta1`.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        let digits = |text: &str| -> Option<u32> {
+            let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+            text.get(..end)?.parse().ok()
+        };
+        let minor = text
+            .split_once('.')
+            .and_then(|(_, rest)| digits(rest))
+            .unwrap_or(0);
+        Some(Self {
+            major: digits(text)?,
+            minor,
+        })
+    }
+
+    /// Reads `server_version_num`: 150014.
+    #[must_use]
+    pub const fn from_number(number: u32) -> Self {
+        Self {
+            major: number / 10_000,
+            minor: number % 10_000,
+        }
+    }
+}
+
+impl fmt::Display for ServerVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// What the server said of itself at startup.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Greeting {
+    pub(super) server_version: Option<ServerVersion>,
+}
+
+/// Opens a walsender session for logical replication on a fresh stream: startup, authentication, ready.
+/// `options` are `(setting, value)` pairs for the session.
+pub(super) async fn walsender(
+    wire: &mut Wire<Stream>,
+    connector: &Connector,
+    application_name: &str,
+    options: &[(&str, String)],
+) -> Result<Greeting, Error> {
+    const STEP: Step = Step::OpenReplication;
+    let target = connector.target();
+    let settings = render_options(options);
+    let parameters = [
+        ("user", target.user.as_str()),
+        ("database", target.dbname.as_str()),
+        ("replication", "database"),
+        ("application_name", application_name),
+        ("client_encoding", "UTF8"),
+        ("options", settings.as_str()),
+    ];
+    send(wire, |buffer| frontend::startup_message(parameters, buffer))?;
+
+    let mut exchange = Exchange {
+        user: &target.user,
+        password: connector.password()?,
+        scram: Scram::None,
+    };
+    let mut greeting = Greeting::default();
+    let mut authenticated = false;
+    loop {
+        let (tag, body) = frame::read_reply(wire, STEP).await?;
+        match tag {
+            b'R' if !authenticated => authenticated = exchange.answer(wire, &body)?,
+            b'E' => return Err(refused(ServerError::parse(&body))),
+            // Notices of a login trigger, the key for cancelling.
+            b'N' | b'K' => {}
+            b'S' => {
+                if let Some(("server_version", rest)) = frame::split_text(&body)
+                    && let Some((version, _)) = frame::split_text(rest)
+                {
+                    greeting.server_version = ServerVersion::from_text(version);
+                }
+            }
+            b'Z' if authenticated => return Ok(greeting),
+            _ => {
+                return Err(Error::Protocol {
+                    step: STEP,
+                    what: "a message out of place during startup",
+                });
+            }
+        }
+    }
+}
+
+/// Renders `-c name=value` arguments; spaces and backslashes in a value are escaped.
+/// <https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNECT-OPTIONS>
+pub(super) fn render_options(options: &[(&str, String)]) -> String {
+    let mut text = String::new();
+    for (name, value) in options {
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        text.push_str("-c ");
+        text.push_str(name);
+        text.push('=');
+        for character in value.chars() {
+            if character == '\\' || character.is_ascii_whitespace() {
+                text.push('\\');
+            }
+            text.push(character);
+        }
+    }
+    text
+}
+
+/// PgBouncer before 1.23 does not know the startup parameter.
+fn refused(error: ServerError) -> Error {
+    let source = Box::new(error);
+    if source.sqlstate == SqlState::PROTOCOL_VIOLATION || source.message.contains("startup parameter") {
+        return Error::Pooler(source);
+    }
+    Error::Server {
+        step: Step::OpenReplication,
+        source,
+    }
+}
+
+/// Builds a message with the library's writer and appends it.
+fn send(wire: &mut Wire<Stream>, build: impl FnOnce(&mut BytesMut) -> io::Result<()>) -> Result<(), Error> {
+    let mut buffer = BytesMut::new();
+    build(&mut buffer).map_err(|source| Error::Io {
+        step: Step::OpenReplication,
+        source,
+    })?;
+    wire.output().extend_from_slice(&buffer);
+    Ok(())
+}
+
+/// How far SCRAM has come. The server must prove itself before its "ok" counts.
+enum Scram {
+    None,
+    Asked(sasl::ScramSha256),
+    Proven,
+}
+
+/// The conversation about the password.
+struct Exchange<'a> {
+    user: &'a str,
+    password: Option<SecretString>,
+    scram: Scram,
+}
+
+impl Exchange<'_> {
+    /// Answers one Authentication message; true once the server is satisfied.
+    fn answer(&mut self, wire: &mut Wire<Stream>, body: &[u8]) -> Result<bool, Error> {
+        let malformed = || Error::Protocol {
+            step: Step::OpenReplication,
+            what: "a malformed authentication message",
+        };
+        let (code, data) = body.split_first_chunk::<4>().ok_or_else(malformed)?;
+        match (u32::from_be_bytes(*code), &mut self.scram) {
+            (auth::OK, Scram::None | Scram::Proven) => return Ok(true),
+            (auth::CLEARTEXT_PASSWORD, Scram::None) => {
+                let password = self.password()?.expose_secret().as_bytes();
+                send(wire, |buffer| frontend::password_message(password, buffer))?;
+            }
+            (auth::MD5_PASSWORD, Scram::None) => {
+                let salt = <[u8; 4]>::try_from(data).map_err(|_| malformed())?;
+                let password = self.password()?.expose_secret().as_bytes();
+                let hash = md5_hash(self.user.as_bytes(), password, salt);
+                send(wire, |buffer| frontend::password_message(hash.as_bytes(), buffer))?;
+            }
+            (auth::SASL, Scram::None) => {
+                let offered = |name: &str| data.split(|byte| *byte == 0).any(|m| m == name.as_bytes());
+                if !offered(sasl::SCRAM_SHA_256) {
+                    return Err(Error::AuthenticationMethod {
+                        method: "an unknown SASL",
+                    });
+                }
+                let password = self.password()?.expose_secret().as_bytes();
+                let scram = sasl::ScramSha256::new(password, sasl::ChannelBinding::unsupported());
+                send(wire, |buffer| {
+                    frontend::sasl_initial_response(sasl::SCRAM_SHA_256, scram.message(), buffer)
+                })?;
+                self.scram = Scram::Asked(scram);
+            }
+            (auth::SASL_CONTINUE, Scram::Asked(scram)) => {
+                if iterations(data).is_some_and(|count| count > MAX_SCRAM_ITERATIONS) {
+                    return Err(Error::ScramIterations);
+                }
+                scram.update(data).map_err(Error::Scram)?;
+                send(wire, |buffer| frontend::sasl_response(scram.message(), buffer))?;
+            }
+            (auth::SASL_FINAL, Scram::Asked(scram)) => {
+                scram.finish(data).map_err(Error::Scram)?;
+                self.scram = Scram::Proven;
+            }
+            (auth::GSS, _) => return Err(Error::AuthenticationMethod { method: "GSSAPI" }),
+            (auth::SSPI, _) => return Err(Error::AuthenticationMethod { method: "SSPI" }),
+            (auth::KERBEROS_V5, _) => return Err(Error::AuthenticationMethod { method: "Kerberos 5" }),
+            _ => return Err(malformed()),
+        }
+        Ok(false)
+    }
+
+    fn password(&self) -> Result<&SecretString, Error> {
+        self.password.as_ref().ok_or_else(|| Error::PasswordMissing {
+            user: self.user.to_owned(),
+        })
+    }
+}
+
+/// What postgres-protocol 0.6.12 computes at most; it reports more only as a text.
+const MAX_SCRAM_ITERATIONS: u32 = 100_000;
+
+/// The iteration count of a server-first message, `r=...,s=...,i=4096` (RFC 5802, section 7).
+fn iterations(message: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(message).ok()?;
+    text.split(',')
+        .find_map(|field| field.strip_prefix("i="))?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_in_every_form() {
+        for (text, major, minor) in [
+            ("15.14 (Debian 15.14-0+deb12u1)", 15, 14),
+            ("14.0", 14, 0),
+            ("18beta1", 18, 0),
+            ("9.6.24", 9, 6),
+        ] {
+            assert_eq!(
+                ServerVersion::from_text(text),
+                Some(ServerVersion { major, minor }),
+                "{text}"
+            );
+        }
+        assert_eq!(ServerVersion::from_text("devel"), None);
+        assert_eq!(ServerVersion::from_number(150_014).to_string(), "15.14");
+    }
+
+    #[test]
+    fn option_values_are_escaped() {
+        let options = [("a", "1".to_owned()), ("DateStyle", "ISO, MDY\\".to_owned())];
+        assert_eq!(render_options(&options), "-c a=1 -c DateStyle=ISO,\\ MDY\\\\");
+    }
+
+    #[test]
+    fn a_pooler_that_refuses_replication_is_recognised() {
+        let error = refused(ServerError::parse(
+            b"SERROR\0C08P01\0Munsupported startup parameter: replication\0\0",
+        ));
+        assert!(matches!(error, Error::Pooler(_)));
+        let error = refused(ServerError::parse(b"SFATAL\0C57P03\0Mstarting up\0\0"));
+        assert!(matches!(error, Error::Server { .. }));
+    }
+
+    #[test]
+    fn the_iteration_count_is_found() {
+        assert_eq!(iterations(b"r=abc,s=c2FsdA==,i=600000"), Some(600_000));
+        assert_eq!(iterations(b"r=abc"), None);
+        assert_eq!(iterations(b"\xff"), None);
+    }
+}
