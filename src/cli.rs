@@ -1,1 +1,251 @@
-//! To be written.
+//! The command line: what can be typed, and the configuration sources that it names.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Sources, Validator};
+
+/// Exit codes and the order of the configuration's sources, below the root's `--help`.
+const AFTER_HELP: &str = "\
+The configuration is a file, environment variables over it, flags over both.
+The file is --config FILE, else $WALRELAY_CONFIG, else ./walrelay.toml,
+else /etc/walrelay/walrelay.toml. A key's variable is its path in capitals:
+WALRELAY_POSTGRES_URL sets postgres.url.
+
+Exit codes:
+  0   done, or stopped by SIGTERM or SIGINT
+  1   the command failed
+  2   wrong usage of the command line
+  69  halted, with --exit-on-halt
+  70  a bug in walrelay
+  78  wrong configuration";
+
+/// Relays a PostgreSQL outbox table to RabbitMQ from the write-ahead log.
+#[derive(Debug, Parser)]
+#[command(name = "walrelay", version, after_help = AFTER_HELP, max_term_width = 110)]
+pub struct Cli {
+    /// Flags before the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags of every command, before its name or after it.
+///
+/// clap's global arguments would forget the `--set` before the command when there is one after it, so each
+/// command has its own and [`Cli::sources`] joins them.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Configuration")]
+pub struct CommonArgs {
+    /// Read the configuration from FILE.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Set a key of the configuration, as in --set delivery.max_in_flight=500; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Log lines of this level and above: error, warn, info, debug or trace (log.level).
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+    /// Write log lines as text or json (log.format).
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Relay events until stopped.
+    Run(RunArgs),
+    /// Create what is missing in the database: outbox table, publication, slot. Can be run again at any time.
+    Setup(SetupArgs),
+    /// Drop the slot and the publication; the outbox table stays.
+    Teardown(TeardownArgs),
+    /// Look at the configuration.
+    Config(ConfigArgs),
+}
+
+/// `walrelay run`
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Run setup first, and declare the exchange. For development.
+    #[arg(long)]
+    pub auto_setup: bool,
+    /// Exit with code 69 when a person is needed, instead of waiting for the remedy.
+    #[arg(long)]
+    pub exit_on_halt: bool,
+    /// Flags after the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `walrelay setup`
+#[derive(Debug, Args)]
+pub struct SetupArgs {
+    /// Flags after the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `walrelay teardown`
+#[derive(Debug, Args)]
+pub struct TeardownArgs {
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
+    /// Flags after the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `walrelay config`
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+    /// Flags between `config` and its command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// The commands of `walrelay config`.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Say whether the configuration is valid, without connecting anywhere.
+    Check(ConfigCommandArgs),
+    /// Print the values in effect and where each comes from, passwords masked.
+    Show(ConfigCommandArgs),
+}
+
+/// `walrelay config check` and `walrelay config show`
+#[derive(Debug, Args)]
+pub struct ConfigCommandArgs {
+    /// Flags after the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+impl Cli {
+    /// The sources of the configuration: this command line and the process's environment.
+    #[must_use]
+    pub fn sources<'a>(&self, validators: &'a [Validator]) -> Sources<'a> {
+        let mut sources = Sources {
+            environment: std::env::vars_os().collect(),
+            validators,
+            ..Sources::default()
+        };
+        // The later wins, as everywhere on a command line.
+        for common in [&self.common].into_iter().chain(self.command.common()) {
+            sources.file = common.config.clone().or(sources.file);
+            sources.set.extend(common.set.iter().cloned());
+            let level = common
+                .log_level
+                .iter()
+                .map(|level| ("--log-level", "log.level", level.clone()));
+            let format = common
+                .log_format
+                .iter()
+                .map(|format| ("--log-format", "log.format", format.clone()));
+            sources.flags.extend(level.chain(format));
+        }
+        sources
+    }
+}
+
+impl Command {
+    /// The flags after the command, in their order.
+    fn common(&self) -> Vec<&CommonArgs> {
+        match self {
+            Self::Run(args) => vec![&args.common],
+            Self::Setup(args) => vec![&args.common],
+            Self::Teardown(args) => vec![&args.common],
+            Self::Config(args) => match &args.command {
+                ConfigCommand::Check(inner) | ConfigCommand::Show(inner) => vec![&args.common, &inner.common],
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn parsed(line: &str) -> Cli {
+        Cli::try_parse_from(line.split(' ')).expect("valid usage")
+    }
+
+    /// The help of a command, as on a terminal of 100 columns.
+    fn help(path: &[&str]) -> String {
+        let mut root = Cli::command().term_width(100);
+        root.build();
+        let mut command = &mut root;
+        for name in path {
+            command = command.find_subcommand_mut(name).expect("a command");
+        }
+        command.render_long_help().to_string()
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_before_and_after_the_command_are_joined() {
+        let cli = parsed(
+            "walrelay --config a --set x=1 --log-level warn run --set y=2 --log-level debug --exit-on-halt",
+        );
+        let sources = cli.sources(&[]);
+        assert_eq!(sources.file, Some("a".into()));
+        assert_eq!(sources.set, ["x=1", "y=2"]);
+        let levels: Vec<_> = sources.flags.iter().map(|(_, _, level)| level.as_str()).collect();
+        assert_eq!(levels, ["warn", "debug"]);
+        assert!(matches!(
+            cli.command,
+            Command::Run(RunArgs {
+                exit_on_halt: true,
+                auto_setup: false,
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn the_last_file_wins() {
+        let cli = parsed("walrelay --config a config --config b --set x=1 check --config c --set y=2");
+        assert_eq!(cli.sources(&[]).file, Some("c".into()));
+        assert_eq!(cli.sources(&[]).set, ["x=1", "y=2"]);
+    }
+
+    #[test]
+    fn every_command_takes_the_flags_of_all() {
+        fn check(command: &clap::Command) {
+            let inner: Vec<_> = command
+                .get_subcommands()
+                .filter(|inner| inner.get_name() != "help")
+                .collect();
+            for flag in ["config", "set", "log_level", "log_format"] {
+                let has = command.get_arguments().any(|argument| argument.get_id() == flag);
+                assert!(has, "{} lacks {flag}", command.get_name());
+            }
+            inner.into_iter().for_each(check);
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
+    fn the_help_of_every_command_is_as_reviewed() {
+        insta::assert_snapshot!("help", help(&[]));
+        insta::assert_snapshot!("help_run", help(&["run"]));
+        insta::assert_snapshot!("help_setup", help(&["setup"]));
+        insta::assert_snapshot!("help_teardown", help(&["teardown"]));
+        insta::assert_snapshot!("help_config", help(&["config"]));
+        insta::assert_snapshot!("help_config_check", help(&["config", "check"]));
+        insta::assert_snapshot!("help_config_show", help(&["config", "show"]));
+    }
+}

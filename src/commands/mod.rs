@@ -1,1 +1,105 @@
-//! To be written.
+//! The commands, and how they end.
+
+mod config;
+mod exit;
+mod run;
+mod setup;
+mod teardown;
+
+use std::io::{self, Write as _};
+use std::panic::{self, AssertUnwindSafe};
+
+use anyhow::Context as _;
+
+use crate::cli::{Cli, Command};
+use crate::config::{self as configuration, ConfigError, Loaded, Validator};
+use crate::telemetry;
+
+pub use exit::Exit;
+
+/// Checks by the modules that texts of the configuration are for, joined here since only commands know them all.
+const VALIDATORS: &[Validator] = &[];
+
+/// Carries the command out, says on stderr what failed, and returns how the process is to end.
+#[must_use]
+pub fn dispatch(cli: &Cli) -> Exit {
+    ending(|| carry_out(cli))
+}
+
+fn ending(command: impl FnOnce() -> anyhow::Result<Exit>) -> Exit {
+    match panic::catch_unwind(AssertUnwindSafe(command)) {
+        Ok(Ok(exit)) => exit,
+        Ok(Err(error)) => match error.downcast_ref::<ConfigError>() {
+            Some(error) => {
+                say(&error.to_string());
+                Exit::Configuration
+            }
+            None => {
+                say(&format!("walrelay: {error:#}"));
+                Exit::Failed
+            }
+        },
+        // The panic hook has said what happened.
+        Err(_) => Exit::Bug,
+    }
+}
+
+fn carry_out(cli: &Cli) -> anyhow::Result<Exit> {
+    let loaded = configuration::load(&cli.sources(VALIDATORS))?;
+    match &cli.command {
+        Command::Config(args) => config::execute(args, &loaded),
+        Command::Run(args) => run::execute(args, with_logging(loaded)?),
+        Command::Setup(args) => setup::execute(args, with_logging(loaded)?),
+        Command::Teardown(args) => teardown::execute(args, with_logging(loaded)?),
+    }
+}
+
+/// Sets logging up, and logs what came to light before.
+fn with_logging(loaded: Loaded) -> anyhow::Result<Loaded> {
+    telemetry::init(&loaded.config.log)?;
+    for variable in &loaded.unknown_variables {
+        tracing::warn!(
+            name = variable.name,
+            nearest = variable.nearest,
+            "unknown environment variable is ignored"
+        );
+    }
+    Ok(loaded)
+}
+
+/// Writes the result of a command to stdout. A reader that has gone away is no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("write to stdout"),
+    }
+}
+
+/// Writes a line for a person to stderr; where nobody reads it, nothing is left to do about that.
+fn say(text: &str) {
+    drop(writeln!(io::stderr(), "{text}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Sources;
+
+    #[test]
+    fn every_ending_has_its_code() {
+        assert_eq!(ending(|| Ok(Exit::Halted)).code(), 69);
+        assert_eq!(ending(|| anyhow::bail!("no server")).code(), 1);
+        assert_eq!(ending(|| panic!("a bug")).code(), 70);
+        let nothing = || {
+            configuration::load(&Sources {
+                file: Some("/nowhere".into()),
+                ..Sources::default()
+            })
+        };
+        assert_eq!(
+            ending(|| nothing().map(|_| Exit::Clean).context("start")).code(),
+            78
+        );
+    }
+}

@@ -1,0 +1,368 @@
+//! The one table of known keys: file, environment, flags, errors and `config show` all derive from it.
+
+use std::time::Duration;
+
+use super::rules::{Rule, heartbeat, not_empty, publication_name, short_text, slot_name};
+
+/// The section that may occur several times, as `[[outbox]]`.
+pub(super) const OUTBOX: &str = "outbox";
+
+/// One setting that walrelay knows.
+#[derive(Debug)]
+pub struct Key {
+    /// Where it stands in the file, as `postgres.url`.
+    pub path: &'static str,
+    /// What its value must be.
+    pub kind: Kind,
+    /// What holds when nobody sets it.
+    pub presence: Presence,
+    /// Whether its value may carry a password, so that nothing may print it.
+    pub secret: bool,
+    /// What the value must fulfil beyond its kind; the error completes "must be ...".
+    pub check: Option<Rule>,
+    /// One line on what it is for.
+    pub help: &'static str,
+}
+
+/// What a key's value must be.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    /// Any text.
+    Text,
+    /// Text with `{placeholders}`; its own module parses it.
+    Template,
+    /// A path, relative to the current folder; never empty.
+    Path,
+    /// A duration in humantime's syntax ("10s", "100ms"), from `min` to `max`.
+    Duration {
+        /// The shortest that is allowed.
+        min: Duration,
+        /// The longest that is allowed.
+        max: Duration,
+    },
+    /// A number of bytes, plain or in bytesize's syntax ("32MiB"), from `min` to `max`.
+    Size {
+        /// The smallest that is allowed.
+        min: u64,
+        /// The largest that is allowed.
+        max: u64,
+    },
+    /// A whole number from `min` to `max`.
+    Integer {
+        /// The smallest that is allowed.
+        min: u64,
+        /// The largest that is allowed.
+        max: u64,
+    },
+    /// `true` or `false`.
+    Boolean,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// An IP address and port.
+    Address,
+    /// A level, or levels by target (see [`LogLevels`](super::LogLevels)).
+    LogLevels,
+}
+
+/// What holds when nobody sets a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// Then this value, in the form of an environment variable's text.
+    Default(&'static str),
+    /// Then the setting is off, or found out at run time.
+    Optional,
+    /// Then nothing can start.
+    Required,
+}
+
+/// A day: no wait is longer, so that no sum of an instant and a setting can overflow.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+const MIB: u64 = 1024 * 1024;
+
+/// Shorthand for the table below.
+const fn key(path: &'static str, kind: Kind, presence: Presence, help: &'static str) -> Key {
+    Key {
+        path,
+        kind,
+        presence,
+        secret: false,
+        check: None,
+        help,
+    }
+}
+
+/// Every key, in the order of the sample file.
+pub static KEYS: &[Key] = &[
+    Key {
+        secret: true,
+        check: Some(not_empty),
+        ..key(
+            "postgres.url",
+            Kind::Text,
+            Presence::Required,
+            "the database, as a libpq URL or key=value string",
+        )
+    },
+    key(
+        "postgres.password_file",
+        Kind::Path,
+        Presence::Optional,
+        "a file that holds the database password, read at every connect",
+    ),
+    Key {
+        check: Some(slot_name),
+        ..key(
+            "postgres.slot",
+            Kind::Text,
+            Presence::Default("walrelay"),
+            "the logical replication slot; one relay per slot",
+        )
+    },
+    Key {
+        check: Some(publication_name),
+        ..key(
+            "postgres.publication",
+            Kind::Text,
+            Presence::Default("walrelay"),
+            "the publication that lists the outbox tables",
+        )
+    },
+    key(
+        "postgres.wal_sender_timeout",
+        Kind::Duration {
+            min: Duration::from_secs(1),
+            max: LONGEST,
+        },
+        Presence::Default("10s"),
+        "of the relay's own session: how soon a standby can take over from a frozen peer",
+    ),
+    key(
+        "postgres.status_interval",
+        Kind::Duration {
+            min: Duration::from_millis(10),
+            max: LONGEST,
+        },
+        Presence::Default("1s"),
+        "how often the acknowledged position is reported while nothing moves",
+    ),
+    Key {
+        check: Some(not_empty),
+        ..key(
+            "outbox.table",
+            Kind::Text,
+            Presence::Default("public.outbox_events"),
+            "an outbox table, as schema.table; one [[outbox]] for each",
+        )
+    },
+    Key {
+        secret: true,
+        check: Some(not_empty),
+        ..key(
+            "rabbitmq.uri",
+            Kind::Text,
+            Presence::Required,
+            "the broker, as an amqp or amqps URI",
+        )
+    },
+    key(
+        "rabbitmq.password_file",
+        Kind::Path,
+        Presence::Optional,
+        "a file that holds the broker password, read at every connect",
+    ),
+    Key {
+        check: Some(short_text),
+        ..key(
+            "rabbitmq.exchange",
+            Kind::Template,
+            Presence::Default("outbox"),
+            "the exchange to publish to; \"\" is the default exchange",
+        )
+    },
+    key(
+        "rabbitmq.routing_key",
+        Kind::Template,
+        Presence::Default("{aggregate_type}.{event_type}"),
+        "the routing key, with columns of the event in braces",
+    ),
+    key(
+        "rabbitmq.ca_file",
+        Kind::Path,
+        Presence::Optional,
+        "PEM file of a private certificate authority for amqps",
+    ),
+    Key {
+        check: Some(heartbeat),
+        ..key(
+            "rabbitmq.heartbeat",
+            Kind::Duration {
+                min: Duration::ZERO,
+                max: Duration::from_secs(600),
+            },
+            Presence::Default("30s"),
+            "how long the connection may stay silent; 0 turns heartbeats off",
+        )
+    },
+    Key {
+        check: Some(short_text),
+        ..key(
+            "rabbitmq.app_id",
+            Kind::Text,
+            Presence::Default("walrelay"),
+            "the app_id property of every message",
+        )
+    },
+    key(
+        "rabbitmq.declare.exchange_type",
+        Kind::Choice(&["topic", "direct", "fanout", "headers"]),
+        Presence::Optional,
+        "declare the exchange, durable and of this type; absent, nothing is ever declared",
+    ),
+    key(
+        "delivery.max_in_flight",
+        Kind::Integer { min: 1, max: 65_535 },
+        Presence::Default("1000"),
+        "how many messages may await their confirm at a time",
+    ),
+    key(
+        "delivery.max_in_flight_bytes",
+        Kind::Size {
+            min: 1,
+            max: 1024 * 1024 * MIB,
+        },
+        Presence::Default("32MiB"),
+        "how many bytes may await their confirm; a single larger event goes alone",
+    ),
+    // https://www.rabbitmq.com/docs/configure: max_message_size is at most 512 MiB in every supported release.
+    key(
+        "delivery.max_message_bytes",
+        Kind::Size {
+            min: 1,
+            max: 512 * MIB,
+        },
+        Presence::Optional,
+        "the largest body to send; absent, by the broker's version",
+    ),
+    key(
+        "delivery.confirm_timeout",
+        Kind::Duration {
+            min: Duration::from_secs(1),
+            max: LONGEST,
+        },
+        Presence::Default("30s"),
+        "how long a message may stay unanswered before the connection is given up",
+    ),
+    key(
+        "delivery.shutdown_grace",
+        Kind::Duration {
+            min: Duration::ZERO,
+            max: LONGEST,
+        },
+        Presence::Default("10s"),
+        "how long a stop waits for outstanding confirms",
+    ),
+    key(
+        "admin.listen",
+        Kind::Address,
+        Presence::Default("127.0.0.1:10187"),
+        "where /livez, /readyz and /metrics are served",
+    ),
+    key(
+        "log.format",
+        Kind::Choice(&["text", "json"]),
+        Presence::Default("text"),
+        "how log lines look",
+    ),
+    key(
+        "log.level",
+        Kind::LogLevels,
+        Presence::Default("info"),
+        "a level, or levels by target as in \"info,lapin=debug\"",
+    ),
+];
+
+impl Key {
+    /// The key of this path, if walrelay knows it.
+    #[must_use]
+    pub fn find(path: &str) -> Option<&'static Self> {
+        KEYS.iter().find(|key| key.path == path)
+    }
+
+    /// The name of its environment variable: `WALRELAY_POSTGRES_URL` for `postgres.url`.
+    #[must_use]
+    pub fn env_name(&self) -> String {
+        format!(
+            "{}{}",
+            super::env::PREFIX,
+            self.path.replace('.', "_").to_ascii_uppercase()
+        )
+    }
+
+    /// The table of the file it stands in: `rabbitmq.declare` for `rabbitmq.declare.exchange_type`.
+    #[must_use]
+    pub fn section(&self) -> &'static str {
+        self.path.rsplit_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// Its name inside its section.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
+    }
+
+    /// The section as written in a file: `[postgres]`, `[[outbox]]`.
+    #[must_use]
+    pub fn header(&self) -> String {
+        let section = self.section();
+        if section == OUTBOX {
+            format!("[[{section}]]")
+        } else {
+            format!("[{section}]")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::value::Value;
+    use super::*;
+
+    #[test]
+    fn paths_and_environment_names_are_unique() {
+        let paths: BTreeSet<_> = KEYS.iter().map(|key| key.path).collect();
+        let names: BTreeSet<_> = KEYS.iter().map(Key::env_name).collect();
+        assert_eq!(paths.len(), KEYS.len());
+        assert_eq!(names.len(), KEYS.len());
+        assert!(!names.contains(super::super::env::CONFIG));
+    }
+
+    #[test]
+    fn an_environment_name_is_the_path_in_capitals() {
+        let key = Key::find("rabbitmq.declare.exchange_type").expect("a known key");
+        assert_eq!(key.env_name(), "WALRELAY_RABBITMQ_DECLARE_EXCHANGE_TYPE");
+        assert_eq!(key.header(), "[rabbitmq.declare]");
+        assert_eq!(key.name(), "exchange_type");
+    }
+
+    #[test]
+    fn every_default_is_a_valid_value_of_its_key() {
+        for key in KEYS {
+            if let Presence::Default(text) = key.presence {
+                assert!(Value::from_text(key, text).is_ok(), "{}", key.path);
+            }
+        }
+    }
+
+    #[test]
+    fn every_help_is_one_line() {
+        for key in KEYS {
+            assert!(
+                !key.help.is_empty() && !key.help.contains('\n') && !key.help.ends_with('.'),
+                "{}",
+                key.path
+            );
+        }
+    }
+}

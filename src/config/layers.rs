@@ -1,0 +1,141 @@
+//! Layers of settings, and what becomes of them laid on one another.
+
+use std::collections::BTreeMap;
+
+use super::keys::{KEYS, Key, OUTBOX, Presence};
+use super::problem::{Origin, Problem};
+use super::suggest;
+use super::value::{self, Value};
+
+/// A value, its key, and where it comes from.
+pub(super) struct Setting {
+    pub(super) key: &'static Key,
+    pub(super) value: Value,
+    pub(super) origin: Origin,
+}
+
+/// Settings by the path of their key.
+pub(super) type Entry = BTreeMap<&'static str, Setting>;
+
+/// What one source says.
+#[derive(Default)]
+pub(super) struct Layer {
+    /// All but those of `[[outbox]]`.
+    pub(super) values: Entry,
+    /// The list of outbox tables, if this source has one.
+    pub(super) outbox: Option<Vec<Entry>>,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl Layer {
+    /// Takes a setting of the environment or a flag. There a key of `[[outbox]]` makes a list of one.
+    pub(super) fn set(&mut self, setting: Setting) {
+        let values = if setting.key.section() == OUTBOX {
+            let entries = self.outbox.get_or_insert_with(|| vec![Entry::new()]);
+            match entries.first_mut() {
+                Some(entry) => entry,
+                None => return,
+            }
+        } else {
+            &mut self.values
+        };
+        values.insert(setting.key.path, setting);
+    }
+}
+
+/// The settings in effect, each with its origin.
+pub struct Settings {
+    pub(super) values: Entry,
+    pub(super) outbox: Vec<Entry>,
+}
+
+impl Settings {
+    /// Lays the layers on one another, from low to high, over the defaults.
+    pub(super) fn merge(layers: impl IntoIterator<Item = Layer>) -> (Self, Vec<Problem>) {
+        let mut settings = Self {
+            values: Entry::new(),
+            outbox: Vec::new(),
+        };
+        let mut problems = Vec::new();
+        for layer in layers {
+            settings.values.extend(layer.values);
+            settings.outbox = layer.outbox.unwrap_or(settings.outbox);
+            problems.extend(layer.problems);
+        }
+        if settings.outbox.is_empty() {
+            settings.outbox.push(Entry::new());
+        }
+        for key in KEYS {
+            let Presence::Default(text) = key.presence else {
+                continue;
+            };
+            // A test shows that every default is valid.
+            let Ok(value) = Value::from_text(key, text) else {
+                continue;
+            };
+            let entries = if key.section() == OUTBOX {
+                settings.outbox.iter_mut().collect()
+            } else {
+                vec![&mut settings.values]
+            };
+            for entry in entries {
+                let value = value.clone();
+                entry.entry(key.path).or_insert(Setting {
+                    key,
+                    value,
+                    origin: Origin::Default,
+                });
+            }
+        }
+        (settings, problems)
+    }
+
+    /// Where the value of this key comes from; of `[[outbox]]` the first. `None`: it is not set.
+    #[must_use]
+    pub fn origin(&self, path: &str) -> Option<&Origin> {
+        let of_outbox = self.outbox.first().and_then(|entry| entry.get(path));
+        self.values.get(path).or(of_outbox).map(|setting| &setting.origin)
+    }
+
+    /// The settings as a configuration file with origins as comments, passwords masked.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        for section in suggest::sections() {
+            let keys: Vec<_> = KEYS.iter().filter(|key| key.section() == section).collect();
+            let Some(header) = keys.first().map(|key| key.header()) else {
+                continue;
+            };
+            let entries: Vec<_> = match section {
+                OUTBOX => self.outbox.iter().collect(),
+                _ => vec![&self.values],
+            };
+            for entry in entries {
+                let blank = if text.is_empty() { "" } else { "\n" };
+                text.push_str(&format!(
+                    "{blank}{header}
+{}",
+                    listing(&keys, entry)
+                ));
+            }
+        }
+        text
+    }
+
+    /// Every setting: those of the outbox tables too.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Setting> {
+        self.values
+            .values()
+            .chain(self.outbox.iter().flat_map(Entry::values))
+    }
+}
+
+fn listing(keys: &[&'static Key], entry: &Entry) -> String {
+    let lines = keys.iter().map(|key| match entry.get(key.path) {
+        Some(Setting { value, origin, .. }) => {
+            format!("{} = {}  # {origin}\n", key.name(), value::to_toml(value))
+        }
+        None => format!("# {} is not set: {}\n", key.name(), key.help),
+    });
+    lines.collect()
+}

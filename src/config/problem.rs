@@ -1,0 +1,189 @@
+//! What can be wrong with a configuration, and where it stands.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::keys::Key;
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody set it.
+    Default,
+    /// A line of the configuration file, counted from 1.
+    File {
+        /// The file as it was named.
+        path: Arc<Path>,
+        /// The line, counted from 1.
+        line: usize,
+    },
+    /// An environment variable of this name.
+    Environment(String),
+    /// A flag of this name, as `--set`.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Environment(name) => f.write_str(name),
+            Self::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// One thing that is wrong, and where.
+#[derive(Debug)]
+pub struct Problem {
+    /// Where it stands, if anywhere.
+    pub origin: Option<Origin>,
+    /// What is wrong.
+    pub kind: ProblemKind,
+}
+
+/// What is wrong. The texts name the key and what to do, but no value of a secret key.
+#[derive(Debug, thiserror::Error)]
+pub enum ProblemKind {
+    /// No key or table of this name.
+    #[error("unknown {what} {name}; {hint}")]
+    Unknown {
+        /// "key" or "table".
+        what: &'static str,
+        /// Its path as written.
+        name: String,
+        /// The nearest valid one, or all that are valid.
+        hint: String,
+    },
+    /// A value of the wrong type, out of range, or against the key's rules.
+    #[error("{key} must be {rule}")]
+    Impossible {
+        /// The key's path.
+        key: String,
+        /// What would be right, what stands there (unless it is secret), and the nearest valid value.
+        rule: String,
+    },
+    /// A value that its own module refused.
+    #[error("{key} is not valid")]
+    Refused {
+        /// The key's path.
+        key: &'static str,
+        /// Why, in words that show no secret.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// A required key that nobody set.
+    #[error(
+        "{path} is not set: write {name} under {header} in {file}, or set {env}, or pass --set {path}=...",
+        path = .key.path, name = .key.name(), header = .key.header(), env = .key.env_name()
+    )]
+    Missing {
+        /// The key.
+        key: &'static Key,
+        /// The file in use, or the one that would be found.
+        file: String,
+    },
+    /// An `[[outbox]]` without its table.
+    #[error("[[outbox]] has no table; write table = \"schema.name\" below it")]
+    OutboxWithoutTable,
+    /// An empty list of outbox tables.
+    #[error("outbox must hold at least one table; leave it out for the default, public.outbox_events")]
+    OutboxEmpty,
+    /// A table in two `[[outbox]]`.
+    #[error("outbox.table {0:?} is there twice; name each table once")]
+    OutboxTwice(String),
+    /// Two keys that contradict one another.
+    #[error("{0}")]
+    Contradiction(String),
+    /// Not TOML.
+    #[error("{message}")]
+    Syntax {
+        /// Counted from 1, in characters.
+        column: usize,
+        /// The parser's message; it holds nothing of the text.
+        message: String,
+    },
+    /// The configuration file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// The file as it was named.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The configuration file is too large to be one.
+    #[error("{} is larger than {limit} bytes; name a configuration file", path.display())]
+    TooLarge {
+        /// The file as it was named.
+        path: PathBuf,
+        /// Bytes.
+        limit: u64,
+    },
+    /// A variable or file that is not UTF-8.
+    #[error("is not valid UTF-8 text")]
+    NotText,
+    /// A `--set` without a key and a `=`.
+    #[error("needs KEY=VALUE, as in --set log.level=debug")]
+    SetWithoutValue,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.origin, &self.kind) {
+            (Some(origin), ProblemKind::Syntax { column, .. }) => write!(f, "{origin}:{column}: ")?,
+            (Some(origin), _) => write!(f, "{origin}: ")?,
+            (None, _) => {}
+        }
+        write!(f, "{}", self.kind)?;
+        let mut source = self.kind.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+/// Everything that is wrong with a configuration; its text is one line for each problem.
+#[derive(Debug)]
+pub struct ConfigError(Vec<Problem>);
+
+impl ConfigError {
+    /// So many lines at most: what follows is mostly the consequence.
+    const SHOWN: usize = 20;
+
+    /// Sorts the problems: by line within the file, then those of the environment and the flags.
+    pub(super) fn new(mut problems: Vec<Problem>) -> Self {
+        problems.sort_by_key(|problem| match &problem.origin {
+            Some(Origin::File { line, .. }) => *line,
+            Some(Origin::Default | Origin::Environment(_) | Origin::Flag(_)) | None => usize::MAX,
+        });
+        Self(problems)
+    }
+
+    /// The problems, in the order in which they are shown.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.0
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().take(Self::SHOWN).enumerate() {
+            let separator = if index == 0 { "" } else { "\n" };
+            write!(f, "{separator}{problem}")?;
+        }
+        match self.0.len().saturating_sub(Self::SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more"),
+        }
+    }
+}
+
+impl Error for ConfigError {}

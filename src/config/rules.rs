@@ -1,0 +1,52 @@
+//! What single values must fulfil beyond their kind.
+
+use super::value::Value;
+
+/// A check of one value; the error completes "must be ...".
+pub type Rule = fn(&Value) -> Result<(), &'static str>;
+
+pub(super) fn not_empty(value: &Value) -> Result<(), &'static str> {
+    if value.text().is_empty() {
+        Err("not empty")
+    } else {
+        Ok(())
+    }
+}
+
+/// <https://www.postgresql.org/docs/current/warm-standby.html#STREAMING-REPLICATION-SLOTS-MANIPULATION>, and
+/// NAMEDATALEN - 1 bytes at most.
+pub(super) fn slot_name(value: &Value) -> Result<(), &'static str> {
+    let name = value.text();
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+    if (1..=63).contains(&name.len()) && name.bytes().all(fits) {
+        return Ok(());
+    }
+    Err("1 to 63 lower-case letters, digits and underscores")
+}
+
+/// An identifier: NAMEDATALEN - 1 bytes at most
+/// (<https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS>).
+pub(super) fn publication_name(value: &Value) -> Result<(), &'static str> {
+    let name = value.text();
+    if (1..=63).contains(&name.len()) && !name.contains('\0') {
+        return Ok(());
+    }
+    Err("a name of 1 to 63 bytes")
+}
+
+/// A short string of AMQP 0-9-1, section 4.2.5.3: 255 bytes at most.
+pub(super) fn short_text(value: &Value) -> Result<(), &'static str> {
+    if value.text().len() <= 255 {
+        Ok(())
+    } else {
+        Err("at most 255 bytes long")
+    }
+}
+
+/// AMQP negotiates heartbeats in whole seconds (`connection.tune`, 0-9-1 section 1.4.2.5).
+pub(super) fn heartbeat(value: &Value) -> Result<(), &'static str> {
+    if matches!(value, Value::Duration(wait) if wait.subsec_nanos() == 0) {
+        return Ok(());
+    }
+    Err("a whole number of seconds, or 0 for none")
+}

@@ -1,0 +1,326 @@
+//! The configuration as plain values, ready to be handed to the modules that need them.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+
+use super::keys::{KEYS, Key, Presence};
+use super::layers::{Entry, Settings};
+use super::log_levels::LogLevels;
+use super::problem::{Origin, Problem, ProblemKind};
+use super::value::Value;
+
+/// The whole configuration. Its `Debug` shows no secret.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The database side.
+    pub postgres: PostgresConfig,
+    /// The outbox tables: at least one, each once.
+    pub outbox: Vec<OutboxConfig>,
+    /// The broker side.
+    pub rabbitmq: RabbitmqConfig,
+    /// Windows and deadlines.
+    pub delivery: DeliveryConfig,
+    /// The HTTP endpoint.
+    pub admin: AdminConfig,
+    /// Log lines.
+    pub log: LogConfig,
+}
+
+/// `[postgres]`
+#[derive(Debug, Clone)]
+pub struct PostgresConfig {
+    /// A libpq URL or key=value string, as written.
+    pub url: SecretString,
+    /// A file with the password, read at every connect.
+    pub password_file: Option<PathBuf>,
+    /// The replication slot: 1 to 63 of `[a-z0-9_]`.
+    pub slot: String,
+    /// The publication: 1 to 63 bytes.
+    pub publication: String,
+    /// `wal_sender_timeout` of the relay's own session; 1 s or more.
+    pub wal_sender_timeout: Duration,
+    /// Time between status updates while nothing moves; less than half of `wal_sender_timeout`.
+    pub status_interval: Duration,
+}
+
+/// One `[[outbox]]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxConfig {
+    /// The table, as `schema.table`, not empty and not yet parsed.
+    pub table: String,
+}
+
+/// `[rabbitmq]`
+#[derive(Debug, Clone)]
+pub struct RabbitmqConfig {
+    /// An `amqp` or `amqps` URI, as written.
+    pub uri: SecretString,
+    /// A file with the password, read at every connect.
+    pub password_file: Option<PathBuf>,
+    /// The template of the exchange; empty for the default exchange.
+    pub exchange: String,
+    /// The template of the routing key.
+    pub routing_key: String,
+    /// PEM file of a private certificate authority.
+    pub ca_file: Option<PathBuf>,
+    /// Whole seconds up to 10 minutes; zero turns heartbeats off.
+    pub heartbeat: Duration,
+    /// The `app_id` property of every message, 255 bytes at most.
+    pub app_id: String,
+    /// Declare the exchange, durable and of this type; `None`: never declare anything.
+    pub declare: Option<ExchangeType>,
+}
+
+/// `[delivery]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeliveryConfig {
+    /// Messages that may await their confirm, 1 to 65,535.
+    pub max_in_flight: u16,
+    /// Bytes that may await their confirm.
+    pub max_in_flight_bytes: u64,
+    /// The largest body in bytes; `None`: by the broker's version.
+    pub max_message_bytes: Option<u64>,
+    /// How long a message may stay unanswered; 1 s or more.
+    pub confirm_timeout: Duration,
+    /// How long a stop waits for outstanding confirms; may be zero.
+    pub shutdown_grace: Duration,
+}
+
+/// `[admin]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminConfig {
+    /// Where the HTTP endpoint listens.
+    pub listen: SocketAddr,
+}
+
+/// `[log]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    /// How log lines look.
+    pub format: LogFormat,
+    /// Which lines are written.
+    pub level: LogLevels,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The types of exchange that RabbitMQ has built in
+/// (<https://www.rabbitmq.com/docs/exchanges#types>).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExchangeType {
+    /// By patterns of the routing key.
+    Topic,
+    /// By the whole routing key.
+    Direct,
+    /// To every bound queue.
+    Fanout,
+    /// By headers.
+    Headers,
+}
+
+impl ExchangeType {
+    /// The word of `exchange.declare`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Topic => "topic",
+            Self::Direct => "direct",
+            Self::Fanout => "fanout",
+            Self::Headers => "headers",
+        }
+    }
+}
+
+impl Config {
+    /// Makes plain values of the settings; `file` names the configuration file for people who have to write one.
+    pub(super) fn build(settings: &Settings, file: &str) -> Result<Self, Vec<Problem>> {
+        let problems: Vec<_> = missing_keys(settings, file, |_| true)
+            .into_iter()
+            .chain(contradictions(settings))
+            .collect();
+        match Self::from_settings(settings, file) {
+            Ok(config) if problems.is_empty() => Ok(config),
+            Err(problem) if problems.is_empty() => Err(vec![problem]),
+            Ok(_) | Err(_) => Err(problems),
+        }
+    }
+
+    fn from_settings(settings: &Settings, file: &str) -> Result<Self, Problem> {
+        let values = Fields {
+            entry: &settings.values,
+            file,
+        };
+        let outbox = settings.outbox.iter().map(|entry| {
+            let values = Fields { entry, file };
+            Ok(OutboxConfig {
+                table: values.required("outbox.table")?,
+            })
+        });
+        Ok(Self {
+            postgres: PostgresConfig {
+                url: values.required("postgres.url")?,
+                password_file: values.optional("postgres.password_file"),
+                slot: values.required("postgres.slot")?,
+                publication: values.required("postgres.publication")?,
+                wal_sender_timeout: values.required("postgres.wal_sender_timeout")?,
+                status_interval: values.required("postgres.status_interval")?,
+            },
+            outbox: outbox.collect::<Result<_, Problem>>()?,
+            rabbitmq: RabbitmqConfig {
+                uri: values.required("rabbitmq.uri")?,
+                password_file: values.optional("rabbitmq.password_file"),
+                exchange: values.required("rabbitmq.exchange")?,
+                routing_key: values.required("rabbitmq.routing_key")?,
+                ca_file: values.optional("rabbitmq.ca_file"),
+                heartbeat: values.required("rabbitmq.heartbeat")?,
+                app_id: values.required("rabbitmq.app_id")?,
+                declare: values.optional("rabbitmq.declare.exchange_type"),
+            },
+            delivery: DeliveryConfig {
+                max_in_flight: values.required("delivery.max_in_flight")?,
+                max_in_flight_bytes: values.required("delivery.max_in_flight_bytes")?,
+                max_message_bytes: values.optional("delivery.max_message_bytes"),
+                confirm_timeout: values.required("delivery.confirm_timeout")?,
+                shutdown_grace: values.required("delivery.shutdown_grace")?,
+            },
+            admin: AdminConfig {
+                listen: values.required("admin.listen")?,
+            },
+            log: LogConfig {
+                format: values.required("log.format")?,
+                level: values.required("log.level")?,
+            },
+        })
+    }
+}
+
+/// The required keys that nobody set, of those that `counts` admits.
+pub(super) fn missing_keys(settings: &Settings, file: &str, counts: impl Fn(&Key) -> bool) -> Vec<Problem> {
+    let required = KEYS
+        .iter()
+        .filter(|key| key.presence == Presence::Required && counts(key));
+    let unset = required.filter(|key| !settings.values.contains_key(key.path));
+    unset.map(|key| missing(key, file)).collect()
+}
+
+fn missing(key: &'static Key, file: &str) -> Problem {
+    Problem {
+        origin: None,
+        kind: ProblemKind::Missing {
+            key,
+            file: file.to_owned(),
+        },
+    }
+}
+
+/// Rules that span several values.
+fn contradictions(settings: &Settings) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let duration = |path| {
+        settings
+            .values
+            .get(path)
+            .and_then(|setting| Duration::of(&setting.value))
+    };
+    let (interval, timeout) = ("postgres.status_interval", "postgres.wal_sender_timeout");
+    if let (Some(of_interval), Some(of_timeout)) = (duration(interval), duration(timeout))
+        && of_interval >= of_timeout / 2
+    {
+        // Whoever set one of the two is to be told; the other one is named in the text.
+        let set = |path| settings.origin(path).filter(|origin| **origin != Origin::Default);
+        let kind = ProblemKind::Contradiction(format!(
+            "{interval} ({}) must be less than half of {timeout} ({})",
+            humantime::format_duration(of_interval),
+            humantime::format_duration(of_timeout)
+        ));
+        problems.push(Problem {
+            origin: set(interval).or(set(timeout)).cloned(),
+            kind,
+        });
+    }
+    let mut seen = BTreeSet::new();
+    for setting in settings
+        .outbox
+        .iter()
+        .filter_map(|entry| entry.get("outbox.table"))
+    {
+        if !seen.insert(setting.value.text()) {
+            let kind = ProblemKind::OutboxTwice(setting.value.text().to_owned());
+            problems.push(Problem {
+                origin: Some(setting.origin.clone()),
+                kind,
+            });
+        }
+    }
+    problems
+}
+
+/// The settings of one table, read by path.
+struct Fields<'a> {
+    entry: &'a Entry,
+    file: &'a str,
+}
+
+impl Fields<'_> {
+    fn optional<T: Field>(&self, path: &str) -> Option<T> {
+        self.entry.get(path).and_then(|setting| T::of(&setting.value))
+    }
+
+    fn required<T: Field>(&self, path: &'static str) -> Result<T, Problem> {
+        self.optional(path).ok_or_else(|| match Key::find(path) {
+            Some(key) => missing(key, self.file),
+            // Cannot be: a test builds the defaults, and so asks for every path.
+            None => Problem {
+                origin: None,
+                kind: ProblemKind::Contradiction(format!("{path} is unknown")),
+            },
+        })
+    }
+}
+
+/// A type that a field of the configuration may have.
+trait Field: Sized {
+    /// The value, if it is of this type.
+    fn of(value: &Value) -> Option<Self>;
+}
+
+/// Implements [`Field`] for the type that one variant of [`Value`] holds.
+macro_rules! fields {
+    ($($field:ty: $variant:ident($held:ident) => $made:expr;)+) => {$(
+        impl Field for $field {
+            fn of(value: &Value) -> Option<Self> {
+                if let Value::$variant($held) = value { $made } else { None }
+            }
+        }
+    )+};
+}
+
+fields! {
+    String: Text(text) => Some(text.clone());
+    SecretString: Secret(text) => Some(text.clone());
+    PathBuf: Path(path) => Some(path.clone());
+    Duration: Duration(wait) => Some(*wait);
+    u64: Size(bytes) => Some(*bytes);
+    u16: Integer(number) => u16::try_from(*number).ok();
+    SocketAddr: Address(address) => Some(*address);
+    LogLevels: LogLevels(levels) => Some(levels.clone());
+    LogFormat: Word(word) => match *word {
+        "text" => Some(Self::Text),
+        "json" => Some(Self::Json),
+        _ => None,
+    };
+    ExchangeType: Word(word) => {
+        [Self::Topic, Self::Direct, Self::Fanout, Self::Headers].into_iter().find(|kind| kind.as_str() == *word)
+    };
+}

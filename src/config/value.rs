@@ -1,0 +1,364 @@
+//! Typed values: what a text or a TOML value becomes by the kind of its key.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use secrecy::{ExposeSecret as _, SecretString};
+use toml::de::DeValue;
+
+use super::keys::{Key, Kind};
+use super::log_levels::LogLevels;
+use super::problem::ProblemKind;
+use super::suggest;
+
+/// A value that fits its key. It has no `Debug`, since it may be a secret in plain text.
+#[derive(Clone)]
+pub enum Value {
+    /// Of [`Kind::Text`] and [`Kind::Template`].
+    Text(String),
+    /// Text of a key that is secret.
+    Secret(SecretString),
+    /// Of [`Kind::Path`].
+    Path(PathBuf),
+    /// Of [`Kind::Duration`].
+    Duration(Duration),
+    /// Bytes, of [`Kind::Size`].
+    Size(u64),
+    /// Of [`Kind::Integer`].
+    Integer(u64),
+    /// Of [`Kind::Boolean`].
+    Boolean(bool),
+    /// Of [`Kind::Choice`].
+    Word(&'static str),
+    /// Of [`Kind::Address`].
+    Address(SocketAddr),
+    /// Of [`Kind::LogLevels`].
+    LogLevels(LogLevels),
+}
+
+impl Value {
+    /// Reads the text of an environment variable, a flag or a default.
+    ///
+    /// # Errors
+    /// The text is not of the key's kind, is out of range, or fails the key's check.
+    pub fn from_text(key: &'static Key, text: &str) -> Result<Self, ProblemKind> {
+        let found = || shown(text);
+        let value = match key.kind {
+            Kind::Integer { .. } => text.parse().ok().map(Self::Integer),
+            Kind::Boolean => text.parse().ok().map(Self::Boolean),
+            Kind::Size { .. } => text.parse().ok().map(|size: ByteSize| Self::Size(size.as_u64())),
+            Kind::Text | Kind::Template if key.secret => Some(Self::Secret(text.into())),
+            Kind::Text | Kind::Template => Some(Self::Text(text.to_owned())),
+            Kind::Path => (!text.is_empty()).then(|| Self::Path(text.into())),
+            Kind::Duration { .. } => humantime::parse_duration(text).ok().map(Self::Duration),
+            Kind::Choice(words) => words
+                .iter()
+                .find(|word| **word == text)
+                .map(|word| Self::Word(word)),
+            Kind::Address => text.parse().ok().map(Self::Address),
+            Kind::LogLevels => text.parse().ok().map(Self::LogLevels),
+        };
+        let value =
+            value.ok_or_else(|| impossible(key, expected(key.kind), found(), nearest(key.kind, text)))?;
+        value.fits(key, found)
+    }
+
+    /// Reads a value of a TOML document: texts as texts, numbers as numbers, nothing converted.
+    ///
+    /// # Errors
+    /// The value is not of the key's kind, is out of range, or fails the key's check.
+    pub fn from_toml(key: &'static Key, value: &DeValue<'_>) -> Result<Self, ProblemKind> {
+        match (key.kind, value) {
+            (Kind::Integer { .. } | Kind::Size { .. }, DeValue::Integer(number)) => {
+                let found = || number.to_string();
+                let number_read = u64::from_str_radix(number.as_str(), number.radix())
+                    .map_err(|_| impossible(key, range(key.kind), found(), String::new()))?;
+                let is_size = matches!(key.kind, Kind::Size { .. });
+                let value = if is_size {
+                    Self::Size(number_read)
+                } else {
+                    Self::Integer(number_read)
+                };
+                value.fits(key, found)
+            }
+            (Kind::Boolean, DeValue::Boolean(on)) => Ok(Self::Boolean(*on)),
+            (Kind::Integer { .. } | Kind::Boolean, other) => Err(impossible(
+                key,
+                expected(key.kind),
+                described(other),
+                String::new(),
+            )),
+            (_, DeValue::String(text)) => Self::from_text(key, text),
+            (_, other) => Err(impossible(
+                key,
+                expected(key.kind),
+                described(other),
+                String::new(),
+            )),
+        }
+    }
+
+    /// The text of a text, in plain even where it is secret; empty for other kinds.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Secret(text) => text.expose_secret(),
+            Self::Word(word) => word,
+            Self::Path(_)
+            | Self::Duration(_)
+            | Self::Size(_)
+            | Self::Integer(_)
+            | Self::Boolean(_)
+            | Self::Address(_)
+            | Self::LogLevels(_) => "",
+        }
+    }
+
+    /// Checks the range of the key's kind, then the key's own check.
+    fn fits(self, key: &'static Key, found: impl Fn() -> String) -> Result<Self, ProblemKind> {
+        let in_range = match (&self, key.kind) {
+            (Self::Duration(wait), Kind::Duration { min, max }) => (min..=max).contains(wait),
+            (Self::Size(number), Kind::Size { min, max })
+            | (Self::Integer(number), Kind::Integer { min, max }) => (min..=max).contains(number),
+            _ => true,
+        };
+        if !in_range {
+            return Err(impossible(key, range(key.kind), found(), String::new()));
+        }
+        match key.check.map(|check| check(&self)) {
+            Some(Err(expected)) => Err(impossible(key, expected.to_owned(), found(), String::new())),
+            Some(Ok(())) | None => Ok(self),
+        }
+    }
+}
+
+fn impossible(key: &'static Key, expected: String, found: String, hint: String) -> ProblemKind {
+    let found = if key.secret {
+        String::new()
+    } else {
+        format!(", not {found}")
+    };
+    ProblemKind::Impossible {
+        key: key.path.to_owned(),
+        rule: format!("{expected}{found}{hint}"),
+    }
+}
+
+fn expected(kind: Kind) -> String {
+    match kind {
+        Kind::Text | Kind::Template => "a text in quotes".to_owned(),
+        Kind::Path => "a path in quotes".to_owned(),
+        Kind::Duration { .. } => "a duration such as \"10s\" or \"100ms\"".to_owned(),
+        Kind::Size { .. } => "a size such as \"32MiB\" or a number of bytes".to_owned(),
+        Kind::Integer { .. } => "an integer".to_owned(),
+        Kind::Boolean => "true or false".to_owned(),
+        Kind::Choice(words) => match words {
+            [rest @ .., last] if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+            _ => words.concat(),
+        },
+        Kind::Address => "an IP address and port such as \"127.0.0.1:10187\"".to_owned(),
+        Kind::LogLevels => {
+            "error, warn, info, debug, trace or off, or such by target as in \"info,lapin=debug\"".to_owned()
+        }
+    }
+}
+
+fn range(kind: Kind) -> String {
+    match kind {
+        Kind::Duration { min, max } => {
+            format!(
+                "from {} to {}",
+                humantime::format_duration(min),
+                humantime::format_duration(max)
+            )
+        }
+        Kind::Size { min, max } => format!("from {} to {}", size_text(min), size_text(max)),
+        Kind::Integer { min, max } => format!("from {min} to {max}"),
+        Kind::Text
+        | Kind::Template
+        | Kind::Path
+        | Kind::Boolean
+        | Kind::Choice(_)
+        | Kind::Address
+        | Kind::LogLevels => expected(kind),
+    }
+}
+
+fn nearest(kind: Kind, text: &str) -> String {
+    let nearest = match kind {
+        Kind::Choice(words) => suggest::nearest_word(text, words.iter().copied()),
+        Kind::LogLevels => suggest::nearest_word(text, LogLevels::WORDS.iter().copied()),
+        Kind::Boolean => suggest::nearest_word(text, ["true", "false"]),
+        Kind::Text
+        | Kind::Template
+        | Kind::Path
+        | Kind::Duration { .. }
+        | Kind::Size { .. }
+        | Kind::Integer { .. }
+        | Kind::Address => None,
+    };
+    nearest.map_or_else(String::new, |word| format!("; did you mean {word}?"))
+}
+
+fn described(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => shown(text),
+        DeValue::Integer(number) => format!("the number {number}"),
+        DeValue::Float(number) => format!("the number {number}"),
+        DeValue::Boolean(on) => on.to_string(),
+        DeValue::Datetime(_) => "a date or time".to_owned(),
+        DeValue::Array(_) => "an array".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+/// A text as part of one line: quoted, escaped, cut where it is long.
+fn shown(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let cut: String = text.chars().take(LONGEST).collect();
+    let more = if cut.len() < text.len() { "..." } else { "" };
+    format!("\"{}{more}\"", cut.escape_debug())
+}
+
+/// A number of bytes in the largest binary unit that states it exactly.
+pub(super) fn size_text(bytes: u64) -> String {
+    let units = [
+        (1 << 40, "TiB"),
+        (1 << 30, "GiB"),
+        (1 << 20, "MiB"),
+        (1 << 10, "KiB"),
+    ];
+    let exact = units
+        .iter()
+        .find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
+    exact.map_or_else(
+        || format!("{bytes}B"),
+        |(unit, name)| format!("{}{name}", bytes / unit),
+    )
+}
+
+/// The value as it would be written in a file, with passwords masked.
+pub(super) fn to_toml(value: &Value) -> String {
+    match value {
+        Value::Text(text) => quoted(text),
+        Value::Secret(text) => quoted(&super::mask::masked(text.expose_secret())),
+        Value::Path(path) => quoted(&path.to_string_lossy()),
+        Value::Duration(wait) => quoted(&humantime::format_duration(*wait).to_string()),
+        Value::Size(bytes) => quoted(&size_text(*bytes)),
+        Value::Integer(number) => number.to_string(),
+        Value::Boolean(on) => on.to_string(),
+        Value::Word(word) => quoted(word),
+        Value::Address(address) => quoted(&address.to_string()),
+        Value::LogLevels(levels) => quoted(&levels.to_string()),
+    }
+}
+
+/// A basic string of TOML (<https://toml.io/en/v1.0.0#string>).
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => quoted.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::keys::Presence;
+
+    static FLAG: Key = Key {
+        path: "test.flag",
+        kind: Kind::Boolean,
+        presence: Presence::Optional,
+        secret: false,
+        check: None,
+        help: "a switch",
+    };
+
+    fn error(path: &str, text: &str) -> String {
+        match Value::from_text(Key::find(path).expect("a known key"), text) {
+            Ok(_) => panic!("{path} takes {text}"),
+            Err(problem) => problem.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_boolean_is_true_or_false() {
+        assert!(matches!(
+            Value::from_text(&FLAG, "true"),
+            Ok(Value::Boolean(true))
+        ));
+        let problem = Value::from_text(&FLAG, "flase").err().expect("refused");
+        assert_eq!(
+            problem.to_string(),
+            "test.flag must be true or false, not \"flase\"; did you mean false?"
+        );
+    }
+
+    #[test]
+    fn a_size_is_a_number_of_bytes_or_has_a_unit() {
+        let key = Key::find("delivery.max_in_flight_bytes").expect("a known key");
+        for (text, bytes) in [
+            ("1000", 1000),
+            ("32MiB", 32 << 20),
+            ("1kB", 1000),
+            ("1.5 KiB", 1536),
+        ] {
+            assert!(
+                matches!(Value::from_text(key, text), Ok(Value::Size(size)) if size == bytes),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_name_the_range() {
+        assert_eq!(
+            error("delivery.max_in_flight", "65536"),
+            "delivery.max_in_flight must be from 1 to 65535, not \"65536\""
+        );
+        assert_eq!(
+            error("postgres.wal_sender_timeout", "999ms"),
+            "postgres.wal_sender_timeout must be from 1s to 1day, not \"999ms\""
+        );
+        assert_eq!(
+            error("delivery.max_message_bytes", "1GiB"),
+            "delivery.max_message_bytes must be from 1B to 512MiB, not \"1GiB\""
+        );
+        assert_eq!(
+            error("rabbitmq.heartbeat", "1500ms"),
+            "rabbitmq.heartbeat must be a whole number of seconds, or 0 for none, not \"1500ms\""
+        );
+    }
+
+    #[test]
+    fn a_slot_name_is_checked_before_any_server_sees_it() {
+        assert_eq!(
+            error("postgres.slot", "My-Slot"),
+            "postgres.slot must be 1 to 63 lower-case letters, digits and underscores, not \"My-Slot\""
+        );
+        assert!(error("postgres.slot", "").ends_with("not \"\""));
+        assert!(error("postgres.publication", &"x".repeat(64)).contains("1 to 63 bytes"));
+    }
+
+    #[test]
+    fn a_size_is_shown_exactly() {
+        for (bytes, text) in [(0, "0B"), (1000, "1000B"), (32 << 20, "32MiB"), (1 << 40, "1TiB")] {
+            assert_eq!(size_text(bytes), text);
+        }
+    }
+
+    #[test]
+    fn shown_text_is_one_short_line() {
+        assert_eq!(shown("a\nb"), "\"a\\nb\"");
+        assert!(shown(&"é".repeat(1000)).chars().count() < 80);
+    }
+}

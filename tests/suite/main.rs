@@ -1,0 +1,3 @@
+//! walrelay from the outside.
+
+mod cli;
