@@ -1,0 +1,221 @@
+//! Exchanges, queues and bindings in a test's virtual host.
+
+use lapin::options::{
+    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
+    QueuePurgeOptions,
+};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{Channel, ExchangeKind};
+
+use crate::error::{Attempt as _, Error, Result};
+use crate::rabbitmq::Vhost;
+
+/// The kinds of queue that tests use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QueueKind {
+    /// A durable classic queue.
+    #[default]
+    Classic,
+    /// A quorum queue.
+    Quorum,
+}
+
+/// A queue to declare: always durable.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct QueueOptions {
+    name: String,
+    kind: QueueKind,
+    arguments: FieldTable,
+}
+
+impl QueueOptions {
+    /// A durable classic queue.
+    pub fn classic(name: &str) -> QueueOptions {
+        QueueOptions {
+            name: name.to_owned(),
+            kind: QueueKind::Classic,
+            arguments: FieldTable::default(),
+        }
+    }
+
+    /// A quorum queue.
+    pub fn quorum(name: &str) -> QueueOptions {
+        QueueOptions {
+            kind: QueueKind::Quorum,
+            ..QueueOptions::classic(name)
+        }
+    }
+
+    /// Adds an argument with a number (`x-max-length`).
+    pub fn number(mut self, name: &str, value: i64) -> Self {
+        self.arguments.insert(short(name), AMQPValue::LongLongInt(value));
+        self
+    }
+
+    /// Adds an argument with a text (`x-overflow`, `reject-publish`).
+    pub fn text(mut self, name: &str, value: &str) -> Self {
+        self.arguments
+            .insert(short(name), AMQPValue::LongString(value.into()));
+        self
+    }
+
+    /// Refuses publishes (nacks) beyond `length` messages; a quorum queue lets one more in.
+    pub fn refusing_beyond(self, length: i64) -> Self {
+        self.number("x-max-length", length)
+            .text("x-overflow", "reject-publish")
+    }
+}
+
+impl Vhost {
+    /// Declares a durable exchange.
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn declare_exchange(&self, name: &str, kind: ExchangeKind) -> Result<()> {
+        let options = ExchangeDeclareOptions {
+            durable: true,
+            ..Default::default()
+        };
+        let declare = async |channel: &Channel| {
+            channel
+                .exchange_declare(checked(name)?, kind, options, FieldTable::default())
+                .await
+                .attempt("declare an exchange")
+        };
+        self.on_channel(declare).await
+    }
+
+    /// Deletes an exchange.
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn delete_exchange(&self, name: &str) -> Result<()> {
+        let delete = async |channel: &Channel| {
+            channel
+                .exchange_delete(checked(name)?, ExchangeDeleteOptions::default())
+                .await
+                .attempt("delete an exchange")
+        };
+        self.on_channel(delete).await
+    }
+
+    /// Declares a queue.
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn declare_queue(&self, queue: QueueOptions) -> Result<()> {
+        let mut arguments = queue.arguments;
+        if queue.kind == QueueKind::Quorum {
+            arguments.insert(short("x-queue-type"), AMQPValue::LongString("quorum".into()));
+        }
+        let options = QueueDeclareOptions {
+            durable: true,
+            ..Default::default()
+        };
+        let declare = async |channel: &Channel| {
+            channel
+                .queue_declare(checked(&queue.name)?, options, arguments)
+                .await
+                .attempt("declare a queue")
+        };
+        self.on_channel(declare).await.map(drop)
+    }
+
+    /// Binds a queue to an exchange.
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn bind(&self, queue: &str, exchange: &str, routing_key: &str) -> Result<()> {
+        let bind = async |channel: &Channel| {
+            let (queue, exchange, key) = (checked(queue)?, checked(exchange)?, checked(routing_key)?);
+            let options = QueueBindOptions::default();
+            channel
+                .queue_bind(queue, exchange, key, options, FieldTable::default())
+                .await
+                .attempt("bind a queue")
+        };
+        self.on_channel(bind).await
+    }
+
+    /// The number of messages that wait in a queue.
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn queue_length(&self, queue: &str) -> Result<u32> {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..Default::default()
+        };
+        let ask = async |channel: &Channel| {
+            channel
+                .queue_declare(checked(queue)?, options, FieldTable::default())
+                .await
+                .attempt("look at a queue")
+        };
+        Ok(self.on_channel(ask).await?.message_count())
+    }
+
+    /// Throws away the messages that wait in a queue.
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn purge_queue(&self, queue: &str) -> Result<()> {
+        let purge = async |channel: &Channel| {
+            channel
+                .queue_purge(checked(queue)?, QueuePurgeOptions::default())
+                .await
+                .attempt("purge a queue")
+        };
+        self.on_channel(purge).await.map(drop)
+    }
+
+    /// Deletes a queue.
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn delete_queue(&self, queue: &str) -> Result<()> {
+        let delete = async |channel: &Channel| {
+            channel
+                .queue_delete(checked(queue)?, QueueDeleteOptions::default())
+                .await
+                .attempt("delete a queue")
+        };
+        self.on_channel(delete).await.map(drop)
+    }
+
+    /// What most tests need: a topic exchange and a classic queue that receives everything from it.
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn declare_route(&self, exchange: &str, queue: &str) -> Result<()> {
+        self.declare_exchange(exchange, ExchangeKind::Topic).await?;
+        self.declare_queue(QueueOptions::classic(queue)).await?;
+        self.bind(queue, exchange, "#").await
+    }
+
+    /// A connection for each call: a failed declaration closes its channel, and tests declare little.
+    async fn on_channel<T>(&self, work: impl AsyncFnOnce(&Channel) -> Result<T>) -> Result<T> {
+        let connection = self.connect().await?;
+        let channel = connection.create_channel().await.attempt("open a channel")?;
+        let done = work(&channel).await;
+        if done.is_ok() {
+            connection
+                .close(200, short("done"))
+                .await
+                .attempt("close the connection")?;
+        }
+        done
+    }
+}
+
+/// A name that a test gave: at most 255 bytes.
+pub(crate) fn checked(name: &str) -> Result<ShortString> {
+    ShortString::try_new(name)
+        .map_err(|_too_long| Error::Unexpected(format!("longer than 255 bytes: {name:.40}…")))
+}
+
+/// A short string of our own, known to be short.
+fn short(text: &str) -> ShortString {
+    text.into()
+}
