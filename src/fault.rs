@@ -15,6 +15,18 @@ pub enum Class {
     Held,
 }
 
+impl Class {
+    /// The word for it in JSON.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Unavailable => "unavailable",
+            Self::Halted => "halted",
+            Self::Held => "held",
+        }
+    }
+}
+
 /// A fault that has happened: its kind and the words of what reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
@@ -28,7 +40,10 @@ impl Fault {
     /// A fault with the error that shows it.
     #[must_use]
     pub fn new(kind: FaultKind, error: &dyn Error) -> Self {
-        Self { kind, message: chain(error) }
+        Self {
+            kind,
+            message: chain(error),
+        }
     }
 }
 

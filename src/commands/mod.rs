@@ -2,6 +2,7 @@
 
 mod config;
 mod exit;
+mod resolve;
 mod run;
 mod setup;
 mod teardown;
@@ -12,13 +13,12 @@ use std::panic::{self, AssertUnwindSafe};
 use anyhow::Context as _;
 
 use crate::cli::{Cli, Command};
-use crate::config::{self as configuration, ConfigError, Loaded, Validator};
+use crate::config::{self as configuration, ConfigError, Loaded};
+use crate::fault::chain;
+use crate::postgres;
 use crate::telemetry;
 
 pub use exit::Exit;
-
-/// Checks by the modules that texts of the configuration are for, joined here since only commands know them all.
-const VALIDATORS: &[Validator] = &[];
 
 /// Carries the command out, says on stderr what failed, and returns how the process is to end.
 #[must_use]
@@ -45,12 +45,12 @@ fn ending(command: impl FnOnce() -> anyhow::Result<Exit>) -> Exit {
 }
 
 fn carry_out(cli: &Cli) -> anyhow::Result<Exit> {
-    let loaded = configuration::load(&cli.sources(VALIDATORS))?;
+    let loaded = configuration::load(&cli.sources(resolve::VALIDATORS))?;
     match &cli.command {
         Command::Config(args) => config::execute(args, &loaded),
-        Command::Run(args) => run::execute(args, with_logging(loaded)?),
-        Command::Setup(args) => setup::execute(args, with_logging(loaded)?),
-        Command::Teardown(args) => teardown::execute(args, with_logging(loaded)?),
+        Command::Run(args) => run::execute(args, &with_logging(loaded)?),
+        Command::Setup(_) => setup::execute(&with_logging(loaded)?),
+        Command::Teardown(args) => teardown::execute(args, &with_logging(loaded)?),
     }
 }
 
@@ -65,6 +65,19 @@ fn with_logging(loaded: Loaded) -> anyhow::Result<Loaded> {
         );
     }
     Ok(loaded)
+}
+
+/// The runtime of a command: one thread, since one task owns the data path.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")
+}
+
+/// An error of PostgreSQL in one line, with the remedy from the table of faults.
+fn with_remedy(error: postgres::Error) -> anyhow::Error {
+    anyhow::anyhow!("{}: {}", chain(&error), error.kind().remedy())
 }
 
 /// Writes the result of a command to stdout. A reader that has gone away is no failure.

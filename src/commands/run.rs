@@ -1,10 +1,63 @@
 //! `walrelay run`.
 
+use anyhow::Context as _;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::{Exit, resolve, runtime};
+use crate::admin;
 use crate::cli::RunArgs;
 use crate::config::Loaded;
+use crate::fault::chain;
+use crate::relay::{self, Ending, RelaySettings, Status};
 
-use super::Exit;
+pub(super) fn execute(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
+    let config = &loaded.config;
+    let settings = resolve::relay(config, args.auto_setup, args.exit_on_halt)?;
+    runtime()?.block_on(async {
+        let listen = config.admin.listen;
+        let listener = TcpListener::bind(listen).await.with_context(|| {
+            format!("listen on {listen} for health and metrics (admin.listen): choose a free address")
+        })?;
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), slot = config.postgres.slot, admin = %listen, "starting");
+        serve(settings, listener).await
+    })
+}
 
-pub(super) fn execute(_args: &RunArgs, _loaded: Loaded) -> anyhow::Result<Exit> {
-    anyhow::bail!("not built yet")
+async fn serve(settings: RelaySettings, listener: TcpListener) -> anyhow::Result<Exit> {
+    let (status, watched) = watch::channel(Status::new(settings.database.source.slot.to_string()));
+    let (stop, stopped) = watch::channel(false);
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let mut relay = std::pin::pin!(relay::run(settings, status, stopped));
+    let mut admin = std::pin::pin!(admin::serve(listener, watched));
+    let mut signals = 0;
+    loop {
+        tokio::select! {
+            biased;
+            _ = terminate.recv() => signals += 1,
+            _ = interrupt.recv() => signals += 1,
+            ending = &mut relay => return Ok(match ending {
+                Ending::Stopped => {
+                    tracing::info!("stopped");
+                    Exit::Clean
+                }
+                Ending::Halted(kind) => {
+                    tracing::error!(cause = kind.label(), remedy = kind.remedy(), "exiting on a halt");
+                    Exit::Halted
+                }
+            }),
+            error = &mut admin => {
+                // Delivery must not depend on the health endpoint, but a relay that cannot be watched is half-alive.
+                let error = error.err().map_or_else(|| "it ended".to_owned(), |error| chain(&error));
+                anyhow::bail!("the HTTP endpoint failed: {error}");
+            }
+        }
+        if signals > 1 {
+            tracing::warn!("second signal: exiting at once");
+            return Ok(Exit::Clean);
+        }
+        stop.send_replace(true);
+    }
 }

@@ -1,10 +1,12 @@
 //! `walrelay setup`.
 
-use crate::cli::SetupArgs;
+use super::{Exit, print, resolve, runtime, with_remedy};
 use crate::config::Loaded;
+use crate::postgres;
 
-use super::Exit;
-
-pub(super) fn execute(_args: &SetupArgs, _loaded: Loaded) -> anyhow::Result<Exit> {
-    anyhow::bail!("not built yet")
+pub(super) fn execute(loaded: &Loaded) -> anyhow::Result<Exit> {
+    let (connector, source) = resolve::database(&loaded.config)?;
+    let report = runtime()?.block_on(postgres::setup(&connector, &source));
+    print(&report.map_err(with_remedy)?.to_string())?;
+    Ok(Exit::Clean)
 }

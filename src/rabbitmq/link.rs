@@ -268,17 +268,17 @@ impl Link {
         Ok(())
     }
 
-    /// Says good-bye and waits for the answer until the deadline, then drops the socket either way.
+    /// Says good-bye and waits for the answer for at most `limit`, then drops the socket either way.
     ///
     /// # Errors
     /// The good-bye was not answered; nothing depends on it.
-    pub async fn close(mut self, deadline: Instant) -> Result<(), BrokerError> {
+    pub async fn close(mut self, limit: Duration) -> Result<(), BrokerError> {
         encode::connection_close(self.wire.output(), REPLY_SUCCESS, "bye")?;
-        timeout_at(deadline, self.await_close_ok())
+        timeout(limit, self.await_close_ok())
             .await
             .map_err(|_| BrokerError::Deadline {
                 step: "closing the connection",
-                limit: Duration::ZERO,
+                limit,
             })?
     }
 

@@ -6,7 +6,7 @@ use crate::fault::Class;
 
 /// Pauses that double up to a limit, with jitter so that relays do not come back all at once.
 #[derive(Debug, Default)]
-pub struct Backoff {
+pub(super) struct Backoff {
     failures: u32,
 }
 
@@ -16,7 +16,7 @@ const HALTED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 
 impl Backoff {
     /// The pause after one more failure: between half and all of the doubled one.
-    pub fn next(&mut self, class: Class) -> Duration {
+    pub(super) fn next(&mut self, class: Class) -> Duration {
         let (first, longest) = match class {
             Class::Unavailable | Class::Held => UNAVAILABLE,
             Class::Halted => HALTED,
@@ -27,7 +27,7 @@ impl Backoff {
     }
 
     /// A connection has proved itself.
-    pub const fn reset(&mut self) {
+    pub(super) const fn reset(&mut self) {
         self.failures = 0;
     }
 }

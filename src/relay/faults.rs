@@ -49,5 +49,8 @@ pub(super) fn held(held: &Held<'_>) -> Fault {
         ),
         Failure::Invalid { reason, .. } => reason.to_string(),
     };
-    Fault { kind: held_kind(held.failure), message: format!("event {id} at {}: {why}", held.key) }
+    Fault {
+        kind: held_kind(held.failure),
+        message: format!("event {id} at {}: {why}", held.key),
+    }
 }

@@ -21,7 +21,9 @@ pub struct DatabaseSettings {
 /// # Errors
 /// Why there is none, as an operator must see it.
 pub(super) async fn open(settings: DatabaseSettings) -> Result<Replication, Fault> {
-    start(&settings).await.map_err(|error| Fault::new(error.kind(), &error))
+    start(&settings)
+        .await
+        .map_err(|error| Fault::new(error.kind(), &error))
 }
 
 async fn start(settings: &DatabaseSettings) -> Result<Replication, Error> {

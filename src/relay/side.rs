@@ -16,7 +16,7 @@ const PROVED_AFTER: Duration = Duration::from_secs(10);
 
 /// A connection to one server, opened again and again.
 #[derive(Debug)]
-pub struct Side<C> {
+pub(super) struct Side<C> {
     name: &'static str,
     state: State<C>,
     backoff: Backoff,
@@ -32,17 +32,23 @@ enum State<C> {
 
 impl<C: Send + 'static> Side<C> {
     /// A side whose first try is due at once. `name` is for the log.
-    pub fn new(name: &'static str) -> Self {
+    pub(super) fn new(name: &'static str) -> Self {
         Self {
             name,
-            state: State::Waiting { until: Instant::now() },
+            state: State::Waiting {
+                until: Instant::now(),
+            },
             backoff: Backoff::default(),
-            status: SideStatus { state: SideState::Connecting, since: SystemTime::now(), fault: None },
+            status: SideStatus {
+                state: SideState::Connecting,
+                since: SystemTime::now(),
+                fault: None,
+            },
         }
     }
 
     /// The connection, while it is up.
-    pub fn up(&mut self) -> Option<&mut C> {
+    pub(super) fn up(&mut self) -> Option<&mut C> {
         match &mut self.state {
             State::Up { connection, .. } => Some(connection),
             State::Waiting { .. } | State::Opening { .. } => None,
@@ -50,12 +56,12 @@ impl<C: Send + 'static> Side<C> {
     }
 
     /// How it stands.
-    pub const fn status(&self) -> &SideStatus {
+    pub(super) const fn status(&self) -> &SideStatus {
         &self.status
     }
 
     /// When the next try is due.
-    pub const fn deadline(&self) -> Option<Instant> {
+    pub(super) const fn deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Waiting { until } => Some(*until),
             State::Opening { .. } | State::Up { .. } => None,
@@ -63,12 +69,14 @@ impl<C: Send + 'static> Side<C> {
     }
 
     /// Starts the next try if it is due. It runs in a task of its own, so that the other side is served meanwhile.
-    pub fn open_if_due<F>(&mut self, now: Instant, open: impl FnOnce() -> F)
+    pub(super) fn open_if_due<F>(&mut self, now: Instant, open: impl FnOnce() -> F)
     where
         F: Future<Output = Result<C, Fault>> + Send + 'static,
     {
         if self.deadline().is_some_and(|until| now >= until) {
-            self.state = State::Opening { attempt: tokio::spawn(open()) };
+            self.state = State::Opening {
+                attempt: tokio::spawn(open()),
+            };
         }
     }
 
@@ -76,8 +84,10 @@ impl<C: Send + 'static> Side<C> {
     ///
     /// # Panics
     /// If the task panicked: half a relay must not live on.
-    pub fn poll_opened(&mut self, cx: &mut Context<'_>) -> Poll<Result<C, Fault>> {
-        let State::Opening { attempt } = &mut self.state else { return Poll::Pending };
+    pub(super) fn poll_opened(&mut self, cx: &mut Context<'_>) -> Poll<Result<C, Fault>> {
+        let State::Opening { attempt } = &mut self.state else {
+            return Poll::Pending;
+        };
         match std::task::ready!(Pin::new(attempt).poll(cx)) {
             Ok(result) => Poll::Ready(result),
             Err(error) => match error.try_into_panic() {
@@ -89,14 +99,21 @@ impl<C: Send + 'static> Side<C> {
     }
 
     /// It is up.
-    pub fn opened(&mut self, connection: C, now: Instant) {
-        self.state = State::Up { connection: Box::new(connection), since: now };
-        self.status = SideStatus { state: SideState::Up, since: SystemTime::now(), fault: None };
+    pub(super) fn opened(&mut self, connection: C, now: Instant) {
+        self.state = State::Up {
+            connection: Box::new(connection),
+            since: now,
+        };
+        self.status = SideStatus {
+            state: SideState::Up,
+            since: SystemTime::now(),
+            fault: None,
+        };
     }
 
     /// It failed, or could not be opened: logged when it is news, and tried again after a pause. Returns the connection
     /// that was up, for a last word.
-    pub fn failed(&mut self, fault: Fault, now: Instant) -> Option<C> {
+    pub(super) fn failed(&mut self, fault: Fault, now: Instant) -> Option<C> {
         if matches!(&self.state, State::Up { since, .. } if now >= *since + PROVED_AFTER) {
             self.backoff.reset();
         }
@@ -105,7 +122,11 @@ impl<C: Send + 'static> Side<C> {
         let was_down = self.status.state == SideState::Down;
         self.status = SideStatus {
             state: SideState::Down,
-            since: if was_down { self.status.since } else { SystemTime::now() },
+            since: if was_down {
+                self.status.since
+            } else {
+                SystemTime::now()
+            },
             fault: Some(fault),
         };
         match std::mem::replace(&mut self.state, State::Waiting { until: now + delay }) {
@@ -119,7 +140,7 @@ impl<C: Send + 'static> Side<C> {
     }
 
     /// Something speaks against the connection although it is up, or no longer does.
-    pub fn set_fault(&mut self, fault: Option<Fault>) {
+    pub(super) fn set_fault(&mut self, fault: Option<Fault>) {
         if let Some(fault) = &fault {
             self.tell(fault, Duration::ZERO);
         }
@@ -128,7 +149,7 @@ impl<C: Send + 'static> Side<C> {
     }
 
     /// Takes the connection away for good; the side opens no other one.
-    pub fn take(&mut self) -> Option<C> {
+    pub(super) fn take(&mut self) -> Option<C> {
         let far = Instant::now() + Duration::from_secs(365 * 24 * 3600);
         match std::mem::replace(&mut self.state, State::Waiting { until: far }) {
             State::Up { connection, .. } => Some(*connection),
@@ -142,7 +163,11 @@ impl<C: Send + 'static> Side<C> {
 
     /// One line per change: a fault that merely goes on is repeated at debug only.
     fn tell(&self, fault: &Fault, delay: Duration) {
-        let known = self.status.fault.as_ref().is_some_and(|known| known.kind == fault.kind);
+        let known = self
+            .status
+            .fault
+            .as_ref()
+            .is_some_and(|known| known.kind == fault.kind);
         let (side, cause, remedy) = (self.name, fault.kind.label(), fault.kind.remedy());
         let (error, delay_ms) = (fault.message.as_str(), delay.as_millis());
         match fault.kind.class() {

@@ -92,7 +92,11 @@ impl Status {
     /// Before anything has happened.
     #[must_use]
     pub fn new(slot: String) -> Self {
-        let side = SideStatus { state: SideState::Connecting, since: SystemTime::now(), fault: None };
+        let side = SideStatus {
+            state: SideState::Connecting,
+            since: SystemTime::now(),
+            fault: None,
+        };
         Self {
             slot,
             database: side.clone(),
@@ -122,12 +126,16 @@ impl Status {
             Delivery::Held { fault, .. } => Some(fault),
             Delivery::Flowing | Delivery::Stopping => None,
         };
-        [self.database.fault.as_ref(), self.broker.fault.as_ref(), held].into_iter().flatten()
+        [self.database.fault.as_ref(), self.broker.fault.as_ref(), held]
+            .into_iter()
+            .flatten()
     }
 
     /// The kinds of fault that need a person, so every halt and every held event.
     pub fn halts(&self) -> impl Iterator<Item = FaultKind> {
-        self.faults().map(|fault| fault.kind).filter(|kind| kind.class() != Class::Unavailable)
+        self.faults()
+            .map(|fault| fault.kind)
+            .filter(|kind| kind.class() != Class::Unavailable)
     }
 }
 

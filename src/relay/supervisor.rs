@@ -56,7 +56,11 @@ pub enum Ending {
 /// Relays until asked to stop: `stop` turns true.
 ///
 /// Nothing outside the process ends it: servers may be down at the start and go away at any time.
-pub async fn run(settings: RelaySettings, status: watch::Sender<Status>, stop: watch::Receiver<bool>) -> Ending {
+pub async fn run(
+    settings: RelaySettings,
+    status: watch::Sender<Status>,
+    stop: watch::Receiver<bool>,
+) -> Ending {
     Relay::new(settings, status).run(stop).await
 }
 
@@ -141,7 +145,10 @@ impl Relay {
                 }
                 Some(LinkEvent::Blocked { reason }) => {
                     self.flow.handle_blocked(true, now);
-                    self.broker.set_fault(Some(Fault { kind: FaultKind::BrokerBlocked, message: reason }));
+                    self.broker.set_fault(Some(Fault {
+                        kind: FaultKind::BrokerBlocked,
+                        message: reason,
+                    }));
                 }
                 Some(LinkEvent::Unblocked) => {
                     self.flow.handle_blocked(false, now);
@@ -181,12 +188,24 @@ impl Relay {
             Some(Timeout::Confirm) => {
                 let limit = self.settings.flow.confirm_timeout;
                 let message = format!("the oldest message was not confirmed within {limit:?}");
-                self.drop_link(Fault { kind: FaultKind::ConfirmTimeout, message }, now);
+                self.drop_link(
+                    Fault {
+                        kind: FaultKind::ConfirmTimeout,
+                        message,
+                    },
+                    now,
+                );
             }
             Some(Timeout::Silence) => {
                 let limit = self.settings.flow.silence_timeout;
                 let message = format!("PostgreSQL sent nothing for {limit:?}, though asked");
-                self.fail_session(Fault { kind: FaultKind::DatabaseSilent, message }, now);
+                self.fail_session(
+                    Fault {
+                        kind: FaultKind::DatabaseSilent,
+                        message,
+                    },
+                    now,
+                );
             }
         }
     }
@@ -251,10 +270,19 @@ impl Relay {
             timeline = identity.timeline,
             "replication session started"
         );
-        let identity = LogIdentity { system_id: identity.system_id, timeline: identity.timeline };
+        let identity = LogIdentity {
+            system_id: identity.system_id.to_string(),
+            timeline: identity.timeline,
+        };
         if self.flow.session_started(identity, now) {
             let message = "the database is another one than before".to_owned();
-            self.drop_link(Fault { kind: FaultKind::BrokerClosed, message }, now);
+            self.drop_link(
+                Fault {
+                    kind: FaultKind::BrokerClosed,
+                    message,
+                },
+                now,
+            );
         }
         self.database.opened(session, now);
         self.status.send_modify(|status| status.sessions += 1);
@@ -265,7 +293,11 @@ impl Relay {
             Ok(link) => link,
             Err(fault) => return self.lose_link(fault, now),
         };
-        tracing::info!(server_version = link.server_version(), frame_max = link.frame_max(), "broker link up");
+        tracing::info!(
+            server_version = link.server_version(),
+            frame_max = link.frame_max(),
+            "broker link up"
+        );
         self.flow.link_up(link.frame_max(), link.max_message_bytes(), now);
         self.broker.opened(link, now);
         self.status.send_modify(|status| status.links += 1);
@@ -275,7 +307,13 @@ impl Relay {
         if matches!(error, StreamError::Diverged { .. }) {
             self.flow.forget();
             let message = "the database is another one than before".to_owned();
-            self.drop_link(Fault { kind: FaultKind::BrokerClosed, message }, now);
+            self.drop_link(
+                Fault {
+                    kind: FaultKind::BrokerClosed,
+                    message,
+                },
+                now,
+            );
         }
         self.fail_session(Fault::new(faults::stream_kind(error), error), now);
     }
@@ -315,7 +353,9 @@ impl Relay {
     /// Says which event is held, once for each, and when it no longer is.
     fn tell_held(&mut self) {
         let held = self.flow.held();
-        let told = held.as_ref().map(|held| (held.key, faults::held_kind(held.failure)));
+        let told = held
+            .as_ref()
+            .map(|held| (held.key, faults::held_kind(held.failure)));
         if told == self.held {
             return;
         }
@@ -338,7 +378,10 @@ impl Relay {
                     remedy = fault.kind.remedy(),
                     "event is held"
                 );
-                Delivery::Held { since: SystemTime::now(), fault }
+                Delivery::Held {
+                    since: SystemTime::now(),
+                    fault,
+                }
             }
         };
         self.held = told;
@@ -347,7 +390,11 @@ impl Relay {
 
     fn stop(&mut self) {
         let grace = self.settings.shutdown_grace;
-        tracing::info!(in_flight = self.flow.in_flight(), grace_ms = grace.as_millis(), "stopping");
+        tracing::info!(
+            in_flight = self.flow.in_flight(),
+            grace_ms = grace.as_millis(),
+            "stopping"
+        );
         self.flow.stop();
         self.stop_by = Some(Instant::now() + grace);
     }
@@ -380,12 +427,26 @@ impl Relay {
     }
 
     fn deadline(&mut self, now: Instant) -> Instant {
-        let database = if self.stop_by.is_none() { self.database.deadline() } else { None };
-        let link = self.broker.up().and_then(|link| link.deadline()).map(tokio::time::Instant::into_std);
-        [self.flow.deadline(), database, self.broker.deadline(), link, self.stop_by]
-            .into_iter()
-            .flatten()
-            .fold(now + TICK, Instant::min)
+        let database = if self.stop_by.is_none() {
+            self.database.deadline()
+        } else {
+            None
+        };
+        let link = self
+            .broker
+            .up()
+            .and_then(|link| link.deadline())
+            .map(tokio::time::Instant::into_std);
+        [
+            self.flow.deadline(),
+            database,
+            self.broker.deadline(),
+            link,
+            self.stop_by,
+        ]
+        .into_iter()
+        .flatten()
+        .fold(now + TICK, Instant::min)
     }
 
     fn tell_status(&mut self, now: Instant) {
@@ -411,11 +472,16 @@ impl Relay {
 }
 
 async fn open_link(connector: Connector) -> Result<Link, Fault> {
-    connector.connect().await.map_err(|error| Fault::new(error.kind(), &error))
+    connector
+        .connect()
+        .await
+        .map_err(|error| Fault::new(error.kind(), &error))
 }
 
 fn status_update(positions: Positions) -> StatusUpdate {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     StatusUpdate {
         written: positions.received,
         flushed: positions.durable,

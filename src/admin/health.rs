@@ -1,0 +1,136 @@
+//! Liveness and readiness.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use crate::fault::Fault;
+use crate::relay::{Delivery, SideStatus, Status};
+
+/// The relay goes round its loop at least once a second; this long without is no longer alive.
+const STANDSTILL: Duration = Duration::from_secs(10);
+
+/// `/readyz`.
+#[derive(Debug, Serialize)]
+struct Readiness<'a> {
+    ready: bool,
+    role: &'static str,
+    slot: &'a str,
+    database: Part<'a>,
+    broker: Part<'a>,
+    delivery: Part<'a>,
+}
+
+/// One part of it: state, since when, and what stands in the way.
+#[derive(Debug, Serialize)]
+struct Part<'a> {
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<&'static str>,
+}
+
+/// Whether the relay's loop goes round. It does not depend on delivery.
+pub(super) fn is_alive(status: &Status) -> bool {
+    status.ticked.elapsed() < STANDSTILL
+}
+
+/// Whether a committed event would be delivered now, and why not, as JSON.
+pub(super) fn readiness(status: &Status) -> (bool, String) {
+    let ready = status.is_ready();
+    let readiness = Readiness {
+        ready,
+        role: "active",
+        slot: &status.slot,
+        database: side(&status.database),
+        broker: side(&status.broker),
+        delivery: match &status.delivery {
+            Delivery::Flowing => part("flowing", None, None),
+            Delivery::Stopping => part("stopping", None, None),
+            Delivery::Held { since, fault } => part("held", Some(*since), Some(fault)),
+        },
+    };
+    // Serializing plain strings cannot fail; were it to, an empty body with the right code would still be true.
+    (
+        ready,
+        serde_json::to_string_pretty(&readiness).unwrap_or_default() + "\n",
+    )
+}
+
+fn side(side: &SideStatus) -> Part<'_> {
+    part(side.state.label(), Some(side.since), side.fault.as_ref())
+}
+
+fn part<'a>(state: &'static str, since: Option<SystemTime>, fault: Option<&'a Fault>) -> Part<'a> {
+    Part {
+        state,
+        since: since.map(|since| humantime::format_rfc3339_seconds(since).to_string()),
+        cause: fault.map(|fault| fault.kind.label()),
+        class: fault.map(|fault| fault.kind.class().label()),
+        error: fault.map(|fault| fault.message.as_str()),
+        remedy: fault.map(|fault| fault.kind.remedy()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::FaultKind;
+    use crate::relay::SideState;
+
+    fn up() -> Status {
+        let mut status = Status::new("walrelay".to_owned());
+        status.database.state = SideState::Up;
+        status.broker.state = SideState::Up;
+        status
+    }
+
+    #[test]
+    fn ready_means_that_events_would_flow() {
+        assert!(up().is_ready());
+        assert!(!Status::new("walrelay".to_owned()).is_ready());
+        let mut blocked = up();
+        blocked.broker.fault = Some(Fault {
+            kind: FaultKind::BrokerBlocked,
+            message: "low on memory".to_owned(),
+        });
+        assert!(!blocked.is_ready());
+        let mut held = up();
+        held.delivery = Delivery::Held {
+            since: SystemTime::now(),
+            fault: Fault {
+                kind: FaultKind::EventUnroutable,
+                message: "event 1".to_owned(),
+            },
+        };
+        assert!(!held.is_ready());
+        let mut stopping = up();
+        stopping.delivery = Delivery::Stopping;
+        assert!(!stopping.is_ready());
+    }
+
+    #[test]
+    fn what_stands_in_the_way_is_named_with_its_remedy() {
+        let mut status = up();
+        status.database.state = SideState::Down;
+        status.database.fault = Some(Fault {
+            kind: FaultKind::SlotMissing,
+            message: "no slot \"walrelay\"".to_owned(),
+        });
+        let (ready, body) = readiness(&status);
+        assert!(!ready);
+        let json: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(json["database"]["state"], "down");
+        assert_eq!(json["database"]["cause"], "slot_missing");
+        assert_eq!(json["database"]["class"], "halted");
+        assert_eq!(json["database"]["remedy"], FaultKind::SlotMissing.remedy());
+        assert_eq!(json["broker"]["state"], "up");
+    }
+}

@@ -1,0 +1,217 @@
+//! `/metrics`, by Prometheus' conventions: <https://prometheus.io/docs/practices/naming/>.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode as encode_registry;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::registry::Registry;
+
+use crate::relay::{SideStatus, Status};
+
+/// The OpenMetrics text format, which Prometheus reads.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Writes a status as metrics.
+///
+/// # Errors
+/// Those of the formatter.
+pub(super) fn encode(status: &Status) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("walrelay");
+    registry.register_collector(Box::new(Snapshot(status.clone())));
+    let mut text = String::new();
+    encode_registry(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// One status as a collector, so that all values of a scrape are of one moment.
+#[derive(Debug)]
+struct Snapshot(Status);
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let Self(status) = self;
+        let counters = &status.counters;
+        // prometheus-client appends `_total` to counters by itself.
+        for (name, help, value) in [
+            ("events_read", "Events read from the stream", counters.read),
+            (
+                "published",
+                "Messages sent, again or for the first time",
+                counters.published,
+            ),
+            ("confirmed", "Events confirmed by the broker", counters.confirmed),
+            ("returned", "Messages returned as unroutable", counters.returned),
+            ("nacked", "Messages refused by a queue", counters.nacked),
+            (
+                "unanswered",
+                "Messages not confirmed within the time-out",
+                counters.unanswered,
+            ),
+            ("invalid", "Rows that cannot become a message", counters.invalid),
+            (
+                "already_sent",
+                "Rows inserted with sent_at already set",
+                counters.already_sent,
+            ),
+            (
+                "recognised",
+                "Events brought again that were settled or in flight",
+                counters.recognised,
+            ),
+            (
+                "transactions",
+                "Transactions received whole",
+                counters.transactions,
+            ),
+            ("sessions", "Replication sessions opened", status.sessions),
+            ("links", "Broker links opened", status.links),
+        ] {
+            family(&mut encoder, name, help, &ConstCounter::new(value))?;
+        }
+        for (name, help, value) in [
+            (
+                "ready",
+                "Whether a committed event would be delivered now",
+                u64::from(status.is_ready()),
+            ),
+            (
+                "in_flight_events",
+                "Events admitted and not settled",
+                whole(status.in_flight),
+            ),
+            (
+                "in_flight_bytes",
+                "Bytes of messages in flight",
+                whole(status.in_flight_bytes),
+            ),
+            (
+                "database_up",
+                "Whether PostgreSQL's side is of use",
+                up(&status.database),
+            ),
+            (
+                "broker_up",
+                "Whether RabbitMQ's side is of use",
+                up(&status.broker),
+            ),
+            (
+                "durable_lsn",
+                "The durable LSN as a byte position",
+                status.durable.map_or(0, |lsn| lsn.get()),
+            ),
+            (
+                "received_lsn",
+                "The received LSN as a byte position",
+                status.received.map_or(0, |lsn| lsn.get()),
+            ),
+            (
+                "last_progress_timestamp_seconds",
+                "When an event was last settled, seconds since 1970",
+                status.progressed.map_or(0, unix_seconds),
+            ),
+        ] {
+            family(
+                &mut encoder,
+                name,
+                help,
+                &ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)),
+            )?;
+        }
+        labelled(
+            &mut encoder,
+            "halted",
+            "Causes that need a person",
+            "reason",
+            status.halts().map(|kind| kind.label()),
+        )?;
+        let causes = status.faults().map(|fault| fault.kind.label());
+        labelled(
+            &mut encoder,
+            "fault",
+            "Causes that stand in the way of delivery",
+            "cause",
+            causes,
+        )?;
+        let version = [env!("CARGO_PKG_VERSION")].into_iter();
+        labelled(
+            &mut encoder,
+            "build_info",
+            "The version of walrelay",
+            "version",
+            version,
+        )
+    }
+}
+
+fn family(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> Result<(), fmt::Error> {
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+/// A gauge that is 1 for each of the label's values that applies now.
+fn labelled<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    label: &'static str,
+    values: impl Iterator<Item = &'a str>,
+) -> Result<(), fmt::Error> {
+    let gauges = Family::<[(&'static str, String); 1], Gauge>::default();
+    for value in values {
+        gauges.get_or_create(&[(label, value.to_owned())]).set(1);
+    }
+    family(encoder, name, help, &gauges)
+}
+
+fn up(side: &SideStatus) -> u64 {
+    u64::from(side.is_of_use())
+}
+
+fn whole(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::{Fault, FaultKind};
+
+    #[test]
+    fn a_status_is_written_with_help_and_a_bounded_set_of_labels() {
+        let mut status = Status::new("walrelay".to_owned());
+        status.counters.confirmed = 7;
+        status.database.fault = Some(Fault {
+            kind: FaultKind::SlotLost,
+            message: "gone".to_owned(),
+        });
+        let text = encode(&status).unwrap();
+        for line in [
+            "# HELP walrelay_confirmed Events confirmed by the broker.",
+            "# TYPE walrelay_confirmed counter",
+            "walrelay_confirmed_total 7",
+            "walrelay_ready 0",
+            "walrelay_halted{reason=\"slot_lost\"} 1",
+            "# EOF",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is missing in\n{text}"
+            );
+        }
+    }
+}

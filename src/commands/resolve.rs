@@ -1,0 +1,143 @@
+//! From the configuration to what each module is handed: parsed values, never the configuration itself.
+
+use std::error::Error;
+use std::time::Duration;
+
+use secrecy::ExposeSecret as _;
+use walrelay_engine::event::{OutboxTable, Route};
+use walrelay_engine::flow::FlowConfig;
+use walrelay_engine::route::Template;
+use walrelay_engine::window::WindowLimits;
+
+use crate::config::{Config, Validator};
+use crate::net::tls::{self, RootSource, TlsVerification};
+use crate::postgres::{ConnectTarget, PublicationName, QualifiedTable, SlotName, Source, StartOptions};
+use crate::rabbitmq::{self, BrokerUri, Exchange};
+use crate::relay::{DatabaseSettings, RelaySettings};
+use crate::{config::ExchangeType, postgres};
+
+/// The time for connecting to the broker, all steps together.
+const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A session whose server says nothing for so many of its time-outs, though asked half-way, is given up.
+const SILENT_TIMEOUTS: u32 = 3;
+
+/// Checks by the modules that texts of the configuration are for, joined here since only commands know them all.
+pub(super) const VALIDATORS: &[Validator] = &[
+    ("postgres.url", check::<ConnectTarget>),
+    ("postgres.slot", check::<SlotName>),
+    ("postgres.publication", check::<PublicationName>),
+    ("outbox.table", check::<QualifiedTable>),
+    ("rabbitmq.uri", |text| Ok(BrokerUri::parse(text).map(drop)?)),
+    ("rabbitmq.exchange", |text| Ok(Template::parse(text).map(drop)?)),
+    (
+        "rabbitmq.routing_key",
+        |text| Ok(Template::parse(text).map(drop)?),
+    ),
+];
+
+fn check<T: std::str::FromStr<Err: Error + Send + Sync + 'static>>(
+    text: &str,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    text.parse::<T>()?;
+    Ok(())
+}
+
+/// PostgreSQL's side, as every command that talks to it needs it.
+pub(super) fn database(config: &Config) -> anyhow::Result<(postgres::Connector, Source)> {
+    let postgres = &config.postgres;
+    let mut connector = postgres::Connector::new(postgres.url.expose_secret().parse()?);
+    if let Some(path) = &postgres.password_file {
+        connector = connector.with_password_file(path.clone());
+    }
+    let tables = config
+        .outbox
+        .iter()
+        .map(|outbox| outbox.table.parse::<QualifiedTable>());
+    let source = Source {
+        slot: postgres.slot.parse()?,
+        publication: postgres.publication.parse()?,
+        tables: tables.collect::<Result<_, _>>()?,
+    };
+    Ok((connector, source))
+}
+
+/// Everything that a running relay needs.
+pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> anyhow::Result<RelaySettings> {
+    let (connector, source) = database(config)?;
+    let start = StartOptions {
+        slot: source.slot.clone(),
+        publication: source.publication.clone(),
+        wal_sender_timeout: config.postgres.wal_sender_timeout,
+    };
+    let delivery = &config.delivery;
+    let route = Route {
+        exchange: Template::parse(&config.rabbitmq.exchange)?,
+        routing_key: Template::parse(&config.rabbitmq.routing_key)?,
+    };
+    let flow = FlowConfig {
+        tables: source
+            .tables
+            .iter()
+            .map(|table| outbox_table(table, &route))
+            .collect(),
+        limits: WindowLimits {
+            events: delivery.max_in_flight.into(),
+            bytes: delivery.max_in_flight_bytes.try_into()?,
+        },
+        max_message_bytes: delivery.max_message_bytes.map(usize::try_from).transpose()?,
+        confirm_timeout: delivery.confirm_timeout,
+        status_interval: config.postgres.status_interval,
+        silence_timeout: config.postgres.wal_sender_timeout * SILENT_TIMEOUTS,
+        app_id: config.rabbitmq.app_id.clone(),
+    };
+    Ok(RelaySettings {
+        broker: broker(config, &route, auto_setup)?,
+        database: DatabaseSettings {
+            connector,
+            source,
+            start,
+            auto_setup,
+        },
+        flow,
+        shutdown_grace: delivery.shutdown_grace,
+        exit_on_halt,
+    })
+}
+
+fn outbox_table(table: &QualifiedTable, route: &Route) -> OutboxTable {
+    OutboxTable {
+        schema: table.schema.clone(),
+        name: table.name.clone(),
+        route: route.clone(),
+    }
+}
+
+fn broker(config: &Config, route: &Route, auto_setup: bool) -> anyhow::Result<rabbitmq::Connector> {
+    let rabbitmq = &config.rabbitmq;
+    let uri = BrokerUri::parse(rabbitmq.uri.expose_secret())?;
+    let roots = rabbitmq
+        .ca_file
+        .clone()
+        .map_or(RootSource::System, RootSource::File);
+    let tls = if uri.tls {
+        Some(tls::client_config(&TlsVerification::Full(roots))?)
+    } else {
+        None
+    };
+    let declare = rabbitmq.declare.or(auto_setup.then_some(ExchangeType::Topic));
+    // An exchange with a column in its name is known only when an event comes.
+    let exchange = route.exchange.as_constant().map(|name| Exchange {
+        name: name.to_owned(),
+        declare: declare.map(|kind| kind.as_str().to_owned()),
+    });
+    Ok(rabbitmq::Connector {
+        uri,
+        password_file: rabbitmq.password_file.clone(),
+        tls,
+        name: format!("walrelay {}", config.postgres.slot),
+        heartbeat: rabbitmq.heartbeat,
+        exchanges: exchange.into_iter().collect(),
+        timeout: BROKER_TIMEOUT,
+    })
+}
