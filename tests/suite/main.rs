@@ -1,3 +1,5 @@
-//! walrelay from the outside.
+//! The suite: walrelay's binary against real servers that the test bed starts.
 
 mod cli;
+mod main_path;
+mod world;
