@@ -225,6 +225,9 @@ fn session_settings(wal_sender_timeout: Duration) -> Vec<(&'static str, String)>
     [
         ("wal_sender_timeout", milliseconds(wal_sender_timeout)),
         ("tcp_keepalives_idle", idle.to_string()),
+        // Off, whatever the server's default: Linux counts a closed window as silence, so it would cut a relay
+        // that does not read under back-pressure although it sends its status (seen on 15).
+        ("tcp_user_timeout", "0".to_owned()),
     ]
     .into_iter()
     .chain(text_settings())
@@ -346,6 +349,18 @@ mod tests {
             command,
             r#"START_REPLICATION SLOT "a_1" LOGICAL 0/0 (proto_version '1', publication_names '"My ""p''ub"')"#
         );
+    }
+
+    #[test]
+    fn the_session_frees_the_slot_by_its_own_timeout_only() {
+        let settings = session_settings(Duration::from_secs(10));
+        for (name, value) in [
+            ("wal_sender_timeout", "10000"),
+            ("tcp_keepalives_idle", "5"),
+            ("tcp_user_timeout", "0"),
+        ] {
+            assert!(settings.contains(&(name, value.to_owned())), "{name}");
+        }
     }
 
     #[tokio::test]

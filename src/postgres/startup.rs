@@ -268,6 +268,7 @@ fn iterations(message: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn versions_are_read_in_every_form() {
@@ -308,5 +309,95 @@ mod tests {
         assert_eq!(iterations(b"r=abc,s=c2FsdA==,i=600000"), Some(600_000));
         assert_eq!(iterations(b"r=abc"), None);
         assert_eq!(iterations(b"\xff"), None);
+    }
+
+    /// Startup against a server that sends `script` and listens to nothing.
+    async fn against(script: &[u8]) -> Result<Greeting, Error> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let (ours, mut server) = tokio::net::UnixStream::pair().unwrap();
+        let connector = Connector::new("postgres://u:secret@h/d".parse().unwrap());
+        let mut wire = Wire::new(Stream::Unix(ours));
+        let talk = async {
+            server.write_all(script).await.unwrap();
+            server.shutdown().await.unwrap();
+            let mut heard = Vec::new();
+            // The client may leave before it has sent everything.
+            server.read_to_end(&mut heard).await.ok();
+        };
+        let opening = async {
+            let result = walsender(&mut wire, &connector, "test", &[]).await;
+            drop(wire);
+            result
+        };
+        tokio::join!(opening, talk).0
+    }
+
+    fn script(list: &[(u8, &[u8])]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (tag, body) in list {
+            frame::write(&mut bytes, *tag, body);
+        }
+        bytes
+    }
+
+    #[tokio::test]
+    async fn a_trusting_server_is_ready_at_once() {
+        let version: &[u8] = b"server_version\x0015.4\0";
+        let bytes = script(&[(b'R', &[0; 4]), (b'S', version), (b'K', &[0; 8]), (b'Z', b"I")]);
+        let greeting = against(&bytes).await.unwrap();
+        assert_eq!(greeting.server_version, ServerVersion::from_text("15.4"));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_skips_its_own_scram_proof_is_refused() {
+        let offer = [b"\0\0\0\x0a".as_slice(), b"SCRAM-SHA-256\0\0"].concat();
+        let bytes = script(&[(b'R', &offer), (b'R', &[0; 4]), (b'Z', b"I")]);
+        assert!(matches!(against(&bytes).await, Err(Error::Protocol { .. })));
+    }
+
+    #[tokio::test]
+    async fn too_many_scram_iterations_are_named() {
+        let offer = [b"\0\0\0\x0a".as_slice(), b"SCRAM-SHA-256\0\0"].concat();
+        let first = [b"\0\0\0\x0b".as_slice(), b"r=x,s=c2FsdA==,i=100001"].concat();
+        let bytes = script(&[(b'R', &offer), (b'R', &first)]);
+        assert!(matches!(against(&bytes).await, Err(Error::ScramIterations)));
+    }
+
+    #[tokio::test]
+    async fn an_unknown_method_is_named_and_nothing_is_sent_for_it() {
+        let error = against(&script(&[(b'R', &[0, 0, 0, 7])])).await.unwrap_err();
+        assert!(error.to_string().contains("GSSAPI"), "{error}");
+        let error = against(&script(&[(b'R', b"\0\0\0\x0aSCRAM-SHA-256-PLUS\0\0")]))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, Error::AuthenticationMethod { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn being_ready_before_authentication_is_an_error() {
+        assert!(matches!(
+            against(&script(&[(b'Z', b"I")])).await,
+            Err(Error::Protocol { .. })
+        ));
+        assert!(matches!(against(b"").await, Err(Error::Closed { .. })));
+        assert!(matches!(
+            against(b"HTTP/1.1 400 Bad Request\r\n\r\n").await,
+            Err(Error::Protocol { .. })
+        ));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn no_authentication_message_makes_startup_panic(
+            bodies in proptest::collection::vec(
+                (prop_oneof![Just(0u8), Just(3), Just(5), Just(10), Just(11), Just(12), any::<u8>()],
+                 proptest::collection::vec(any::<u8>(), 0..24)), 1..5))
+        {
+            let frames: Vec<_> = bodies.iter().map(|(code, data)| [&[0, 0, 0, *code], &data[..]].concat()).collect();
+            let list: Vec<(u8, &[u8])> = frames.iter().map(|body| (b'R', body.as_slice())).collect();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+            runtime.block_on(async { drop(against(&script(&list)).await) });
+        }
     }
 }

@@ -628,6 +628,7 @@ mod tests {
             "postgres://u:se@cret@h/d",
             "postgres://u:se?cret@h/d",
             "postgres://u:se?cret=1@h/d",
+            "postgres://u:12?cret=1@h/d",
             "postgres://u:se%cret@h/d",
             "postgres://u:se:cret?h=d",
             "user=u password=se cret",
