@@ -67,12 +67,16 @@ fn with_logging(loaded: Loaded) -> anyhow::Result<Loaded> {
     Ok(loaded)
 }
 
-/// The runtime of a command: one thread, since one task owns the data path.
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
+/// Runs a command on one thread, since one task owns the data path.
+fn block_on<T>(command: impl Future<Output = T>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("start the runtime")
+        .context("start the runtime")?;
+    let result = runtime.block_on(command);
+    // A name look-up that hangs in the system's resolver must not hold up the exit.
+    runtime.shutdown_background();
+    Ok(result)
 }
 
 /// An error of PostgreSQL in one line, with the remedy from the table of faults.

@@ -5,7 +5,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::{Exit, resolve, runtime};
+use super::{Exit, block_on, resolve};
 use crate::admin;
 use crate::cli::RunArgs;
 use crate::config::Loaded;
@@ -15,14 +15,14 @@ use crate::relay::{self, Ending, RelaySettings, Status};
 pub(super) fn execute(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let config = &loaded.config;
     let settings = resolve::relay(config, args.auto_setup, args.exit_on_halt)?;
-    runtime()?.block_on(async {
+    block_on(async {
         let listen = config.admin.listen;
         let listener = TcpListener::bind(listen).await.with_context(|| {
             format!("listen on {listen} for health and metrics (admin.listen): choose a free address")
         })?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), slot = config.postgres.slot, admin = %listen, "starting");
         serve(settings, listener).await
-    })
+    })?
 }
 
 async fn serve(settings: RelaySettings, listener: TcpListener) -> anyhow::Result<Exit> {

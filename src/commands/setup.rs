@@ -1,12 +1,12 @@
 //! `walrelay setup`.
 
-use super::{Exit, print, resolve, runtime, with_remedy};
+use super::{Exit, block_on, print, resolve, with_remedy};
 use crate::config::Loaded;
 use crate::postgres;
 
 pub(super) fn execute(loaded: &Loaded) -> anyhow::Result<Exit> {
     let (connector, source) = resolve::database(&loaded.config)?;
-    let report = runtime()?.block_on(postgres::setup(&connector, &source));
+    let report = block_on(postgres::setup(&connector, &source))?;
     print(&report.map_err(with_remedy)?.to_string())?;
     Ok(Exit::Clean)
 }

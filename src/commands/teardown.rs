@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead as _, IsTerminal as _};
 
-use super::{Exit, print, resolve, runtime, say, with_remedy};
+use super::{Exit, block_on, print, resolve, say, with_remedy};
 use crate::cli::TeardownArgs;
 use crate::config::Loaded;
 use crate::postgres;
@@ -13,7 +13,7 @@ pub(super) fn execute(args: &TeardownArgs, loaded: &Loaded) -> anyhow::Result<Ex
         say("nothing was dropped");
         return Ok(Exit::Failed);
     }
-    let report = runtime()?.block_on(postgres::teardown(&connector, &source));
+    let report = block_on(postgres::teardown(&connector, &source))?;
     print(&report.map_err(with_remedy)?.to_string())?;
     Ok(Exit::Clean)
 }

@@ -20,7 +20,7 @@ pub use control::ControlSession;
 pub use error::{Error, ServerError, SqlState, Step};
 pub use frame::MAX_FRAME;
 pub use identifier::{PublicationName, QualifiedTable, SlotName};
-pub use preflight::{Preflight, REQUIRED_COLUMNS, Source, Unfit, preflight};
+pub use preflight::{Preflight, Source, Unfit, preflight};
 pub use replication::{Incoming, Replication, StartOptions};
 pub use setup::{Outcome, SetupReport, SetupStep, TeardownReport, setup, teardown};
 pub use startup::{MIN_SERVER_MAJOR, ServerVersion};

@@ -1,5 +1,7 @@
 //! The look before streaming: is everything there, and does it fit? What does not is a typed error with a fault.
 
+use walrelay_engine::event::REQUIRED_COLUMNS;
+
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts, TableKind};
 use super::control::ControlSession;
 use super::error::Error;
@@ -7,9 +9,6 @@ use super::identifier::{PublicationName, QualifiedTable, SlotName};
 use super::slot::{PLUGIN, SlotState};
 use super::startup::{MIN_SERVER_MAJOR, ServerVersion};
 use crate::fault::FaultKind;
-
-/// Columns without which a row cannot become an event.
-pub const REQUIRED_COLUMNS: [&str; 5] = ["id", "aggregate_type", "aggregate_id", "event_type", "payload"];
 
 /// What the relay reads from.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -226,6 +226,10 @@ impl Opening<'_> {
                 wire.consume(size);
                 return Ok(value);
             }
+            #[expect(
+                clippy::wildcard_enum_match_arm,
+                reason = "whatever else comes is out of place"
+            )]
             let error = match &method {
                 Method::ConnectionClose(close) => BrokerError::closed(false, phase, close),
                 Method::ChannelClose(close) => BrokerError::closed(true, phase, close),

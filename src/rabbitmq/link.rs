@@ -155,6 +155,10 @@ impl Link {
                 return Ok(None);
             };
             let (mut close_ok, mut flow_ok) = (None, None);
+            #[expect(
+                clippy::wildcard_enum_match_arm,
+                reason = "whatever else comes is out of place"
+            )]
             let event = match (frame.kind, &mut self.returning) {
                 (FrameKind::Heartbeat, _) => Ok(None),
                 (FrameKind::Header, Some(returning)) if returning.position.is_none() => {
