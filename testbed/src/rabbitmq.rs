@@ -236,6 +236,24 @@ impl RabbitMq {
             .map_or(Ok(()), |process| process.signal(Signal::Continue))
     }
 
+    /// Raises the memory alarm: every connection that publishes is blocked from its next publish on.
+    ///
+    /// # Errors
+    /// As [`ctl`](Self::ctl).
+    pub async fn raise_memory_alarm(&mut self) -> Result<()> {
+        self.ctl(&["set_vm_memory_high_watermark", "absolute", "1MB"])
+            .await
+            .map(drop)
+    }
+
+    /// Clears the memory alarm again.
+    ///
+    /// # Errors
+    /// As [`ctl`](Self::ctl).
+    pub async fn clear_memory_alarm(&mut self) -> Result<()> {
+        self.ctl(&["set_vm_memory_high_watermark", "0.4"]).await.map(drop)
+    }
+
     /// Starts the stopped or killed broker, and waits until it answers.
     ///
     /// # Errors
@@ -280,8 +298,6 @@ impl RabbitMq {
             "log.console = true".to_owned(),
             "log.console.level = info".to_owned(),
             "log.file = false".to_owned(),
-            // The default, 40 % of the memory, is a matter of the machine and of other test runs.
-            "vm_memory_high_watermark.absolute = 1GB".to_owned(),
             "disk_free_limit.absolute = 1MB".to_owned(),
         ];
         if let (Some(port), Some(tls)) = (self.tls_port, &options.tls) {

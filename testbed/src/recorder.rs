@@ -117,6 +117,11 @@ impl Recorder {
         self.with(|records| records.deliveries.clone())
     }
 
+    /// As [`deliveries`](Self::deliveries), without the first `start`.
+    pub fn deliveries_from(&self, start: usize) -> Vec<Delivery> {
+        self.with(|records| records.deliveries.get(start..).unwrap_or_default().to_vec())
+    }
+
     /// The message ids so far, in the order of receipt; empty with [`Keep::Ids`].
     pub fn message_ids(&self) -> Vec<String> {
         self.with(|records| {
