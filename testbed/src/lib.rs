@@ -13,8 +13,10 @@
 //! Environment: `WALRELAY_TEST_PATIENCE` multiplies every deadline, `WALRELAY_TEST_PG_BIN` and
 //! `WALRELAY_TEST_RABBITMQ_BIN` name the folders of the servers' programs.
 
+mod account;
 mod certificates;
 mod database;
+mod epmd;
 mod error;
 mod folder;
 mod http;
@@ -29,6 +31,7 @@ mod relay;
 mod relay_config;
 mod shared;
 mod topology;
+mod vhost;
 mod wait;
 mod watchdog;
 
@@ -42,10 +45,11 @@ pub use ports::free_port;
 pub use postgres::{Postgres, PostgresOptions, StopMode};
 pub use process::Signal;
 pub use proxy::{Direction, TcpProxy};
-pub use rabbitmq::{RabbitMq, RabbitMqOptions, Vhost};
+pub use rabbitmq::{RabbitMq, RabbitMqOptions};
 pub use recorder::{Delivery, Keep, Recorder};
 pub use relay::{CommandOutput, Readiness, Relay};
 pub use relay_config::RelayBuilder;
 pub use shared::{shared_postgres, shared_rabbitmq};
 pub use topology::{QueueKind, QueueOptions};
+pub use vhost::Vhost;
 pub use wait::{eventually, eventually_some, patience};

@@ -12,8 +12,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::error::{Attempt as _, Error, Result};
-use crate::rabbitmq::Vhost;
 use crate::topology::checked;
+use crate::vhost::Vhost;
 use crate::wait::patience;
 
 /// How many messages the broker may have sent without an acknowledgement.
