@@ -60,7 +60,7 @@ pub enum State {
     Queued,
     /// Sent on the current link; the broker has not answered.
     Sent,
-    /// Needs another try or a person.
+    /// Needs another try or a person. It stays so while a probe of it is out, until the broker has taken it.
     Failed(Failure),
     /// Final.
     Settled,
@@ -85,6 +85,17 @@ pub enum Failure {
         /// Why.
         reason: InvalidRow,
     },
+}
+
+impl Failure {
+    /// Whether trying again may help: a row that cannot become a message never does.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unroutable { .. } | Self::Nacked | Self::Unanswered => true,
+            Self::Invalid { .. } => false,
+        }
+    }
 }
 
 /// Whether an event that the stream brings is known already.
@@ -208,10 +219,17 @@ impl Window {
         self.entries.get(self.index(seq)?)
     }
 
-    /// The oldest unsettled event.
+    /// The oldest event that a probe could be made with, and whether it has failed before.
     #[must_use]
-    pub fn oldest(&self) -> Option<(Seq, &Entry)> {
-        self.entries.front().map(|entry| (self.first, entry))
+    pub fn oldest_sendable(&self) -> Option<(Seq, bool)> {
+        self.entries
+            .iter()
+            .enumerate()
+            .find_map(|(index, entry)| match &entry.state {
+                State::Queued => Some((self.first + seq(index), false)),
+                State::Failed(failure) if failure.is_retryable() => Some((self.first + seq(index), true)),
+                State::Failed(_) | State::Sent | State::Settled => None,
+            })
     }
 
     /// The oldest event that failed.
@@ -236,9 +254,11 @@ impl Window {
         Some(self.first + seq(index))
     }
 
-    /// The message went out on the current link.
+    /// The message went out on the current link. One that failed stays failed until the broker has taken it.
     pub fn sent(&mut self, seq: Seq) {
-        self.set_state(seq, State::Sent);
+        if let Some(entry) = self.entry_mut(seq).filter(|entry| entry.state == State::Queued) {
+            entry.state = State::Sent;
+        }
     }
 
     /// The event failed. Its message, if it has one, is kept for another try.

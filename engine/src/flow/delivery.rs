@@ -8,7 +8,7 @@ use crate::Lsn;
 use crate::confirms::{ConfirmError, Outcome};
 use crate::event::InvalidRow;
 use crate::key::EventKey;
-use crate::window::{Failure, Seq, State};
+use crate::window::{Failure, Seq};
 
 /// The channel that publishes; the connection has no other.
 pub(crate) const CHANNEL: u16 = 1;
@@ -173,11 +173,8 @@ impl Flow {
     /// When the held event may be tried again, if nothing stands in its way.
     pub(super) fn probe_deadline(&self) -> Option<Instant> {
         let sendable = self.link.is_some_and(|link| !link.blocked) && self.confirms.outstanding() == 0;
-        let waits = self
-            .window
-            .oldest()
-            .is_some_and(|(_, entry)| is_retryable(&entry.state));
-        if sendable && waits {
+        let waits = || self.window.oldest_sendable().is_some_and(|(_, failed)| failed);
+        if sendable && self.is_probing() && waits() {
             self.hold.probe_at()
         } else {
             None
@@ -194,16 +191,9 @@ impl Flow {
         if self.confirms.outstanding() > 0 {
             return None;
         }
-        let (seq, entry) = self.window.oldest()?;
-        match &entry.state {
-            State::Queued => Some(seq),
-            State::Failed(_) if is_retryable(&entry.state) => self
-                .hold
-                .probe_at()
-                .is_none_or(|probe_at| now >= probe_at)
-                .then_some(seq),
-            State::Failed(_) | State::Sent | State::Settled => None,
-        }
+        let (seq, failed) = self.window.oldest_sendable()?;
+        let waits = failed && self.hold.probe_at().is_some_and(|probe_at| now < probe_at);
+        (!waits).then_some(seq)
     }
 
     /// Whether this message was sent alone, to see whether the broker takes it.
@@ -250,12 +240,4 @@ impl Flow {
             session.report.settled();
         }
     }
-}
-
-/// Whether trying again may help: a row that cannot become a message never does.
-const fn is_retryable(state: &State) -> bool {
-    matches!(
-        state,
-        State::Failed(Failure::Unroutable { .. } | Failure::Nacked | Failure::Unanswered)
-    )
 }
