@@ -107,6 +107,8 @@ pub enum Located {
     Unsettled(Seq),
     /// It is in the window and settled.
     Settled,
+    /// It lies before everything in the window: settled so long ago that it was forgotten, or of a restored log.
+    Earlier,
     /// It should be in the window but is not: the log is not the one that was read before.
     Diverged,
 }
@@ -167,16 +169,19 @@ impl Window {
     /// Looks an event up that a new session brings again.
     #[must_use]
     pub fn locate(&self, key: &EventKey) -> Located {
-        if self
-            .entries
-            .back()
-            .is_none_or(|last| key.position() > last.key.position())
-        {
+        let position = key.position();
+        let Some((first, last)) = self.entries.front().zip(self.entries.back()) else {
             return Located::New;
+        };
+        if position > last.key.position() {
+            return Located::New;
+        }
+        if position < first.key.position() {
+            return Located::Earlier;
         }
         let found = self
             .entries
-            .binary_search_by_key(&key.position(), |entry| entry.key.position());
+            .binary_search_by_key(&position, |entry| entry.key.position());
         match found
             .ok()
             .and_then(|index| self.entries.get(index).map(|entry| (index, entry)))

@@ -209,6 +209,8 @@ impl Flow {
                 self.window.attach(seq, session.ledger.admit());
                 self.counters.recognised += 1;
             }
+            // Published again rather than lost, once nothing is left that it would be out of order with.
+            Located::Earlier => return Ok(Intake::NoRoom),
             Located::Diverged => return Err(StreamError::Diverged { key }),
             Located::New => {
                 if self.window.failed() > 0 || !self.window.has_room(0) {

@@ -22,7 +22,7 @@ use crate::ledger::Ledger;
 use crate::report::Report;
 use crate::window::{Failure, Seq, Window, WindowLimits};
 
-/// Settled transactions remembered across sessions: what two status updates can be behind, at least.
+/// Settled transactions remembered across sessions, at least.
 const HISTORY: usize = 8192;
 
 /// The settings that delivery depends on, resolved.
@@ -153,10 +153,11 @@ impl Flow {
     pub fn new(config: FlowConfig) -> Self {
         Self {
             window: Window::new(config.limits),
-            config,
             hold: Hold::default(),
             probe: None,
-            history: History::new(HISTORY),
+            // PostgreSQL knows of all but what was settled since the last two status updates.
+            history: History::new(config.limits.events.saturating_mul(2).max(HISTORY)),
+            config,
             confirms: Confirms::new(),
             session: None,
             identity: None,
