@@ -47,8 +47,7 @@ pub struct Held<'a> {
 impl Flow {
     /// A link is up: what is unsettled is sent over it, in order.
     pub fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant) {
-        self.confirms.clear();
-        self.window.requeue_sent();
+        self.link_lost();
         self.link = Some(Link {
             frame_max,
             max_message_bytes: self.config.max_message_bytes.unwrap_or(max_message_bytes),
@@ -153,7 +152,8 @@ impl Flow {
         }
     }
 
-    /// The oldest message has waited too long for its answer; it will be probed alone on the next link (rule 11).
+    /// The oldest message has waited too long for its answer: the link is given up, and on the next one that message
+    /// is probed alone (rule 11).
     pub(super) fn fail_unanswered(&mut self, now: Instant) {
         self.counters.unanswered += 1;
         if let Some((seq, _)) = self.confirms.oldest() {
@@ -161,6 +161,7 @@ impl Flow {
             self.window.fail(seq, Failure::Unanswered);
             self.hold.failed(probe, now);
         }
+        self.link_lost();
     }
 
     /// When the oldest unanswered message has waited too long (rule 12); not while the broker is blocked.

@@ -171,6 +171,7 @@ impl Flow {
     /// A new session streams from the slot. Returns whether its log is another one than before: then what was in
     /// flight has been dropped, and a link that is up must be replaced.
     pub fn session_started(&mut self, identity: LogIdentity, now: Instant) -> bool {
+        self.session_lost();
         let replaced = self.identity.as_ref().is_some_and(|known| *known != identity);
         if replaced {
             self.forget();
@@ -193,13 +194,13 @@ impl Flow {
         self.window.detach_all();
     }
 
-    /// Drops all that was read from a log that is not the current one. A link that is up must be replaced.
+    /// Drops all that was read from a log that is not the current one. A link that is up must be replaced: nothing
+    /// is sent before, since its delivery tags would be mistaken.
     pub fn forget(&mut self) {
+        self.link_lost();
         self.window.clear();
         self.history.clear();
-        self.confirms.clear();
         self.hold.release();
-        self.probe = None;
         self.identity = None;
     }
 
