@@ -179,7 +179,12 @@ impl Flow {
         self.identity = Some(identity);
         self.session = Some(Session {
             ledger: Ledger::new(),
-            report: Report::new(self.config.status_interval, self.config.limits.events, now),
+            // A question whether the server is there must leave it time to answer.
+            report: Report::new(
+                self.config.status_interval.min(self.config.silence_timeout / 4),
+                self.config.limits.events,
+                now,
+            ),
             stream: intake::Stream::default(),
             received: Lsn::INVALID,
             heard: now,
