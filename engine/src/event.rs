@@ -242,7 +242,8 @@ impl Mapping {
                 column,
             })
         });
-        let payload = payload?;
+        let (id, aggregate_type, aggregate_id) = (id?, aggregate_type?, aggregate_id?);
+        let (event_type, payload) = (event_type?, payload?);
         let type_oid = relation
             .columns()
             .nth(payload)
@@ -257,10 +258,10 @@ impl Mapping {
                 })
         };
         Ok(Self {
-            id: id?,
-            aggregate_type: aggregate_type?,
-            aggregate_id: aggregate_id?,
-            event_type: event_type?,
+            id,
+            aggregate_type,
+            aggregate_id,
+            event_type,
             payload,
             payload_type: PayloadType::of(type_oid).ok_or_else(|| MappingError::PayloadType {
                 table: table(),

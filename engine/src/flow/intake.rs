@@ -235,6 +235,7 @@ impl Flow {
                     return Ok(Intake::NoRoom);
                 }
                 let content = message.map_err(|reason| {
+                    self.window.recycle(buffer);
                     self.counters.invalid += 1;
                     Failure::Invalid {
                         id: mapping.id(&insert.new).map(str::to_owned),
