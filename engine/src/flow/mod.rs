@@ -7,6 +7,8 @@
 
 mod delivery;
 mod intake;
+#[cfg(test)]
+mod tests;
 
 use std::time::{Duration, Instant};
 
