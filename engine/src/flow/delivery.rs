@@ -8,7 +8,7 @@ use crate::Lsn;
 use crate::confirms::{ConfirmError, Outcome};
 use crate::event::InvalidRow;
 use crate::key::EventKey;
-use crate::window::{Failure, Seq, State};
+use crate::window::{Failure, Seq};
 
 /// The channel that publishes; the connection has no other.
 pub const CHANNEL: u16 = 1;
@@ -47,8 +47,7 @@ pub struct Held<'a> {
 impl Flow {
     /// A link is up: what is unsettled is sent over it, in order.
     pub fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant) {
-        self.confirms.clear();
-        self.window.requeue_sent();
+        self.link_lost();
         self.link = Some(Link {
             frame_max,
             max_message_bytes: self.config.max_message_bytes.unwrap_or(max_message_bytes),
@@ -153,7 +152,8 @@ impl Flow {
         }
     }
 
-    /// The oldest message has waited too long for its answer; it will be probed alone on the next link (rule 11).
+    /// The oldest message has waited too long for its answer: the link is given up, and on the next one that message
+    /// is probed alone (rule 11).
     pub(super) fn fail_unanswered(&mut self, now: Instant) {
         self.counters.unanswered += 1;
         if let Some((seq, _)) = self.confirms.oldest() {
@@ -161,6 +161,7 @@ impl Flow {
             self.window.fail(seq, Failure::Unanswered);
             self.hold.failed(probe, now);
         }
+        self.link_lost();
     }
 
     /// When the oldest unanswered message has waited too long (rule 12); not while the broker is blocked.
@@ -173,11 +174,8 @@ impl Flow {
     /// When the held event may be tried again, if nothing stands in its way.
     pub(super) fn probe_deadline(&self) -> Option<Instant> {
         let sendable = self.link.is_some_and(|link| !link.blocked) && self.confirms.outstanding() == 0;
-        let waits = self
-            .window
-            .oldest()
-            .is_some_and(|(_, entry)| is_retryable(&entry.state));
-        if sendable && waits {
+        let waits = || self.window.oldest_sendable().is_some_and(|(_, failed)| failed);
+        if sendable && self.is_probing() && waits() {
             self.hold.probe_at()
         } else {
             None
@@ -194,16 +192,9 @@ impl Flow {
         if self.confirms.outstanding() > 0 {
             return None;
         }
-        let (seq, entry) = self.window.oldest()?;
-        match &entry.state {
-            State::Queued => Some(seq),
-            State::Failed(_) if is_retryable(&entry.state) => self
-                .hold
-                .probe_at()
-                .is_none_or(|probe_at| now >= probe_at)
-                .then_some(seq),
-            State::Failed(_) | State::Sent | State::Settled => None,
-        }
+        let (seq, failed) = self.window.oldest_sendable()?;
+        let waits = failed && self.hold.probe_at().is_some_and(|probe_at| now < probe_at);
+        (!waits).then_some(seq)
     }
 
     /// Whether this message was sent alone, to see whether the broker takes it.
@@ -250,12 +241,4 @@ impl Flow {
             session.report.settled();
         }
     }
-}
-
-/// Whether trying again may help: a row that cannot become a message never does.
-const fn is_retryable(state: &State) -> bool {
-    matches!(
-        state,
-        State::Failed(Failure::Unroutable { .. } | Failure::Nacked | Failure::Unanswered)
-    )
 }

@@ -209,6 +209,8 @@ impl Flow {
                 self.window.attach(seq, session.ledger.admit());
                 self.counters.recognised += 1;
             }
+            // Published again rather than lost, once nothing is left that it would be out of order with.
+            Located::Earlier => return Ok(Intake::NoRoom),
             Located::Diverged => return Err(StreamError::Diverged { key }),
             Located::New => {
                 if self.window.failed() > 0 || !self.window.has_room(0) {
@@ -233,6 +235,7 @@ impl Flow {
                     return Ok(Intake::NoRoom);
                 }
                 let content = message.map_err(|reason| {
+                    self.window.recycle(buffer);
                     self.counters.invalid += 1;
                     Failure::Invalid {
                         id: mapping.id(&insert.new).map(str::to_owned),

@@ -7,6 +7,8 @@
 
 mod delivery;
 mod intake;
+#[cfg(test)]
+mod tests;
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +24,7 @@ use crate::ledger::Ledger;
 use crate::report::Report;
 use crate::window::{Failure, Seq, Window, WindowLimits};
 
-/// Settled transactions remembered across sessions: what two status updates can be behind, at least.
+/// Settled transactions remembered across sessions, at least.
 const HISTORY: usize = 8192;
 
 /// The settings that delivery depends on, resolved.
@@ -153,10 +155,11 @@ impl Flow {
     pub fn new(config: FlowConfig) -> Self {
         Self {
             window: Window::new(config.limits),
-            config,
             hold: Hold::default(),
             probe: None,
-            history: History::new(HISTORY),
+            // PostgreSQL knows of all but what was settled since the last two status updates.
+            history: History::new(config.limits.events.saturating_mul(2).max(HISTORY)),
+            config,
             confirms: Confirms::new(),
             session: None,
             identity: None,
@@ -170,6 +173,7 @@ impl Flow {
     /// A new session streams from the slot. Returns whether its log is another one than before: then what was in
     /// flight has been dropped, and a link that is up must be replaced.
     pub fn session_started(&mut self, identity: LogIdentity, now: Instant) -> bool {
+        self.session_lost();
         let replaced = self.identity.as_ref().is_some_and(|known| *known != identity);
         if replaced {
             self.forget();
@@ -177,7 +181,12 @@ impl Flow {
         self.identity = Some(identity);
         self.session = Some(Session {
             ledger: Ledger::new(),
-            report: Report::new(self.config.status_interval, self.config.limits.events, now),
+            // A question whether the server is there must leave it time to answer.
+            report: Report::new(
+                self.config.status_interval.min(self.config.silence_timeout / 4),
+                self.config.limits.events,
+                now,
+            ),
             stream: intake::Stream::default(),
             received: Lsn::INVALID,
             heard: now,
@@ -192,13 +201,13 @@ impl Flow {
         self.window.detach_all();
     }
 
-    /// Drops all that was read from a log that is not the current one. A link that is up must be replaced.
+    /// Drops all that was read from a log that is not the current one. A link that is up must be replaced: nothing
+    /// is sent before, since its delivery tags would be mistaken.
     pub fn forget(&mut self) {
+        self.link_lost();
         self.window.clear();
         self.history.clear();
-        self.confirms.clear();
         self.hold.release();
-        self.probe = None;
         self.identity = None;
     }
 
