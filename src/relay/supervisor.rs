@@ -127,7 +127,9 @@ impl Relay {
         self.handle_timeouts(now);
         if let Some(link) = self.broker.up() {
             let published = self.flow.poll_publish(link.output(), PUBLISH_TARGET, now);
-            tracing::trace!(published, "published");
+            if published > 0 {
+                tracing::trace!(published, in_flight = self.flow.in_flight(), "published");
+            }
         }
         self.send_status(now);
         self.tell_held();
