@@ -81,13 +81,13 @@ fn step() -> impl Strategy<Value = Step> {
         1 => which.prop_map(|which| Step::Return { which }),
         4 => (0..4_usize).prop_map(|received| Step::LinkLost { received }),
         4 => any::<bool>().prop_map(|status_lost| Step::SessionLost { status_lost }),
-        2 => any::<bool>().prop_map(Step::Blocked),
+        3 => prop::bool::weighted(0.7).prop_map(Step::Blocked),
         2 => Just(Step::Checkpoint),
         1 => Just(Step::ServerCrash),
         1 => Just(Step::Promotion),
-        2 => (1_500..120_000_u64).prop_map(|milliseconds| Step::Pass { milliseconds }),
+        4 => (1_500..120_000_u64).prop_map(|milliseconds| Step::Pass { milliseconds }),
     ];
-    prop_oneof![9 => works, 1 => faults]
+    prop_oneof![7 => works, 1 => faults]
 }
 
 fn row() -> impl Strategy<Value = RowPlan> {
