@@ -63,6 +63,19 @@ impl Ledger {
         Self::default()
     }
 
+    /// A ledger for a session whose first durable LSN waits until the stream has been received beyond `barrier`.
+    #[must_use]
+    pub fn starting_beyond(barrier: Lsn) -> Self {
+        let mut ledger = Self::default();
+        if barrier.is_valid() {
+            ledger.waiting.push_back(Waiting {
+                end: Lsn::INVALID,
+                barrier,
+            });
+        }
+        ledger
+    }
+
     /// A transaction begins.
     pub fn begin(&mut self) {
         self.open = Some(Open::WithoutEvents);

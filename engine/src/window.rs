@@ -6,6 +6,8 @@ use crate::amqp::Message;
 use crate::event::InvalidRow;
 use crate::key::EventKey;
 use crate::ledger::TransactionNo;
+use crate::order::{AggregateHash, Order, Place};
+use crate::row::Row;
 
 /// Emptied message buffers kept for reuse, and the capacity above which one is not kept: a few large events must
 /// not pin their memory for good.
@@ -24,6 +26,8 @@ pub struct Window {
     first: Seq,
     /// No entry before this one is [`State::Queued`].
     cursor: Seq,
+    /// With strict order: which events may be sent.
+    order: Option<Order>,
     bytes: usize,
     unsettled: usize,
     failed: usize,
@@ -51,6 +55,41 @@ pub struct Entry {
     pub state: State,
     /// The message, until it is settled; none where the row cannot become one.
     pub message: Option<Message>,
+    /// The row, where it may become a dead letter.
+    pub row: Option<Row>,
+    /// How often the broker has answered for it other than by a confirm.
+    pub attempts: u32,
+    aggregate: AggregateHash,
+    /// With strict order: the next event of the same aggregate.
+    successor: Option<Seq>,
+}
+
+/// What is admitted.
+#[derive(Debug)]
+pub struct Admission {
+    /// Which event.
+    pub key: EventKey,
+    /// Its transaction.
+    pub transaction: TransactionNo,
+    /// The message; without one the event must be [failed](Window::fail) at once.
+    pub message: Option<Message>,
+    /// The row, where it may become a dead letter.
+    pub row: Option<Row>,
+    /// Whose event it is; of no meaning without strict order.
+    pub aggregate: AggregateHash,
+}
+
+impl Entry {
+    /// Whether it failed in a way that trying again may help.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        matches!(&self.state, State::Failed(failure) if failure.is_retryable())
+    }
+
+    /// Bytes held.
+    fn len(&self) -> usize {
+        self.message.as_ref().map_or(0, Message::len) + self.row.as_ref().map_or(0, Row::len)
+    }
 }
 
 /// What happened to an event so far.
@@ -62,6 +101,8 @@ pub enum State {
     Sent,
     /// Needs another try or a person. It stays so while a probe of it is out, until the broker has taken it.
     Failed(Failure),
+    /// Being stored as a dead letter.
+    SettingAside(Failure),
     /// Final.
     Settled,
 }
@@ -78,6 +119,13 @@ pub enum Failure {
     Nacked,
     /// The broker did not answer within `delivery.confirm_timeout`.
     Unanswered,
+    /// The broker closed the channel or the connection over this very message.
+    Refused {
+        /// The reply code, such as 406.
+        reply_code: u16,
+        /// The broker's words.
+        reply_text: String,
+    },
     /// The row cannot become a message.
     Invalid {
         /// The row's id, where it has a usable one.
@@ -92,7 +140,7 @@ impl Failure {
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {
-            Self::Unroutable { .. } | Self::Nacked | Self::Unanswered => true,
+            Self::Unroutable { .. } | Self::Nacked | Self::Unanswered | Self::Refused { .. } => true,
             Self::Invalid { .. } => false,
         }
     }
@@ -114,13 +162,14 @@ pub enum Located {
 }
 
 impl Window {
-    /// An empty window.
+    /// An empty window; with `strict`, of each aggregate only the oldest unsettled event is sent.
     #[must_use]
-    pub fn new(limits: WindowLimits) -> Self {
+    pub fn new(limits: WindowLimits, strict: bool) -> Self {
         Self {
             entries: VecDeque::new(),
             first: 0,
             cursor: 0,
+            order: strict.then(Order::default),
             bytes: 0,
             unsettled: 0,
             failed: 0,
@@ -150,20 +199,35 @@ impl Window {
     }
 
     /// Admits an event behind all others.
-    pub fn admit(&mut self, key: EventKey, transaction: TransactionNo, content: Result<Message, Failure>) {
-        let (state, message) = match content {
-            Ok(message) => (State::Queued, Some(message)),
-            Err(failure) => (State::Failed(failure), None),
-        };
-        self.failed += usize::from(message.is_none());
-        self.bytes += message.as_ref().map_or(0, Message::len);
+    pub fn admit(&mut self, admission: Admission) -> Seq {
+        let Admission {
+            key,
+            transaction,
+            message,
+            row,
+            aggregate,
+        } = admission;
+        let place = self.first + seq(self.entries.len());
+        if let Some(order) = &mut self.order
+            && let Place::After(before) = order.admit(aggregate, place)
+            && let Some(before) = self.entry_mut(before)
+        {
+            before.successor = Some(place);
+        }
         self.unsettled += 1;
-        self.entries.push_back(Entry {
+        let entry = Entry {
             key,
             transaction: Some(transaction),
-            state,
+            state: State::Queued,
             message,
-        });
+            row,
+            attempts: 0,
+            aggregate,
+            successor: None,
+        };
+        self.bytes += entry.len();
+        self.entries.push_back(entry);
+        place
     }
 
     /// Looks an event up that a new session brings again.
@@ -207,8 +271,21 @@ impl Window {
         }
     }
 
-    /// The next message to send, skipping what is not queued.
+    /// The next message to send, skipping what is not queued or, with strict order, not the oldest of its aggregate.
     pub fn next_queued(&mut self) -> Option<Seq> {
+        if let Some(order) = &mut self.order {
+            while let Some(seq) = order.next() {
+                let index = seq
+                    .checked_sub(self.first)
+                    .and_then(|index| usize::try_from(index).ok());
+                let entry = index.and_then(|index| self.entries.get(index));
+                if entry.is_some_and(|entry| entry.state == State::Queued) {
+                    return Some(seq);
+                }
+                order.sent();
+            }
+            return None;
+        }
         while let Some(entry) = self.entry(self.cursor) {
             if entry.state == State::Queued {
                 return Some(self.cursor);
@@ -224,6 +301,18 @@ impl Window {
         self.entries.get(self.index(seq)?)
     }
 
+    /// The place of the oldest event; of the next one to be admitted, where the window is empty.
+    #[must_use]
+    pub const fn first(&self) -> Seq {
+        self.first
+    }
+
+    /// The place of the newest event.
+    #[must_use]
+    pub fn newest(&self) -> Option<Seq> {
+        Some(self.first + seq(self.entries.len().checked_sub(1)?))
+    }
+
     /// The oldest event that a probe could be made with, and whether it has failed before.
     #[must_use]
     pub fn oldest_sendable(&self) -> Option<(Seq, bool)> {
@@ -233,20 +322,33 @@ impl Window {
             .find_map(|(index, entry)| match &entry.state {
                 State::Queued => Some((self.first + seq(index), false)),
                 State::Failed(failure) if failure.is_retryable() => Some((self.first + seq(index), true)),
-                State::Failed(_) | State::Sent | State::Settled => None,
+                State::Failed(_) | State::SettingAside(_) | State::Sent | State::Settled => None,
             })
     }
 
     /// The oldest event that failed.
     #[must_use]
-    pub fn oldest_failed(&self) -> Option<(&Entry, &Failure)> {
+    pub fn oldest_failed(&self) -> Option<(Seq, &Entry, &Failure)> {
         if self.failed == 0 {
             return None;
         }
-        self.entries.iter().find_map(|entry| match &entry.state {
+        self.entries
+            .iter()
+            .enumerate()
+            .find_map(|(index, entry)| match &entry.state {
+                State::Failed(failure) => Some((self.first + seq(index), entry, failure)),
+                State::Queued | State::SettingAside(_) | State::Sent | State::Settled => None,
+            })
+    }
+
+    /// An event that failed, by its place.
+    #[must_use]
+    pub fn failed_entry(&self, seq: Seq) -> Option<(&Entry, &Failure)> {
+        let entry = self.entry(seq)?;
+        match &entry.state {
             State::Failed(failure) => Some((entry, failure)),
-            State::Queued | State::Sent | State::Settled => None,
-        })
+            State::Queued | State::SettingAside(_) | State::Sent | State::Settled => None,
+        }
     }
 
     /// The place of an unsettled event by commit LSN and `tx_seq`.
@@ -268,7 +370,30 @@ impl Window {
 
     /// The event failed. Its message, if it has one, is kept for another try.
     pub fn fail(&mut self, seq: Seq, failure: Failure) {
+        if let Some(entry) = self.entry_mut(seq) {
+            entry.attempts += 1;
+        }
         self.set_state(seq, State::Failed(failure));
+    }
+
+    /// The event, which has failed, is to be stored as a dead letter; it is unsettled until then.
+    pub fn set_aside(&mut self, seq: Seq) {
+        let Some(State::Failed(failure)) = self.entry(seq).map(|entry| entry.state.clone()) else {
+            return;
+        };
+        self.set_state(seq, State::SettingAside(failure));
+    }
+
+    /// The oldest event that is to be stored as a dead letter.
+    #[must_use]
+    pub fn oldest_set_aside(&self) -> Option<(Seq, &Entry, &Failure)> {
+        self.entries
+            .iter()
+            .enumerate()
+            .find_map(|(index, entry)| match &entry.state {
+                State::SettingAside(failure) => Some((self.first + seq(index), entry, failure)),
+                State::Queued | State::Failed(_) | State::Sent | State::Settled => None,
+            })
     }
 
     /// The event is settled. `settled` is told the oldest keys that leave the window, in stream order. Returns the
@@ -276,10 +401,15 @@ impl Window {
     pub fn settle(&mut self, seq: Seq, settled: impl FnMut(EventKey)) -> Option<TransactionNo> {
         self.set_state(seq, State::Settled);
         let entry = self.entry_mut(seq)?;
-        let transaction = entry.transaction;
-        if let Some(message) = entry.message.take() {
-            self.bytes = self.bytes.saturating_sub(message.len());
+        let (transaction, aggregate, successor, bytes) =
+            (entry.transaction, entry.aggregate, entry.successor, entry.len());
+        let (message, _) = (entry.message.take(), entry.row.take());
+        self.bytes = self.bytes.saturating_sub(bytes);
+        if let Some(message) = message {
             self.recycle(message.into_buffer());
+        }
+        if let Some(order) = &mut self.order {
+            order.settled(aggregate, seq, successor);
         }
         self.unsettled = self.unsettled.saturating_sub(1);
         self.pop_settled(settled);
@@ -288,9 +418,12 @@ impl Window {
 
     /// The link is lost: everything sent and unanswered counts as unsent, and is sent again in order.
     pub fn requeue_sent(&mut self) {
-        for entry in &mut self.entries {
+        for (index, entry) in self.entries.iter_mut().enumerate() {
             if entry.state == State::Sent {
                 entry.state = State::Queued;
+                if let Some(order) = &mut self.order {
+                    order.unsent(self.first + seq(index));
+                }
             }
         }
         self.cursor = self.first;
@@ -301,6 +434,9 @@ impl Window {
         self.first += seq(self.entries.len());
         self.cursor = self.first;
         self.entries.clear();
+        if let Some(order) = &mut self.order {
+            order.clear();
+        }
         (self.bytes, self.unsettled, self.failed) = (0, 0, 0);
     }
 
@@ -374,7 +510,7 @@ mod tests {
     }
 
     fn window(events: usize, bytes: usize) -> Window {
-        Window::new(WindowLimits { events, bytes })
+        Window::new(WindowLimits { events, bytes }, false)
     }
 
     /// Admits a message of exactly `bytes`.
@@ -402,7 +538,17 @@ mod tests {
         buffer = envelope.into_buffer();
         let message = Message::encode(&mut buffer, &parts, &body).unwrap();
         assert_eq!(message.len(), bytes);
-        window.admit(key, transaction(), Ok(message));
+        window.admit(admission(key, Some(message)));
+    }
+
+    fn admission(key: EventKey, message: Option<Message>) -> Admission {
+        Admission {
+            key,
+            transaction: transaction(),
+            message,
+            row: None,
+            aggregate: 0,
+        }
     }
 
     fn transaction() -> TransactionNo {
@@ -519,7 +665,7 @@ mod tests {
         window.fail(0, Failure::Unroutable { reply_code: 312 });
         assert_eq!((window.failed(), window.oldest_sendable()), (1, Some((0, true))));
         window.sent(0);
-        let (entry, failure) = window.oldest_failed().unwrap();
+        let (_, entry, failure) = window.oldest_failed().unwrap();
         assert_eq!(
             (entry.key, failure),
             (key(100, 1, 0), &Failure::Unroutable { reply_code: 312 })
@@ -535,7 +681,8 @@ mod tests {
             id: None,
             reason: InvalidRow::Null("id"),
         };
-        window.admit(key(100, 1, 0), transaction(), Err(failure));
+        let seq = window.admit(admission(key(100, 1, 0), None));
+        window.fail(seq, failure);
         assert_eq!((window.failed(), window.unsettled(), window.bytes()), (1, 1, 0));
         assert_eq!((window.next_queued(), window.oldest_sendable()), (None, None));
         admit(&mut window, key(100, 1, 1), 200);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use secrecy::ExposeSecret as _;
 use walrelay_engine::event::{OutboxTable, Route};
 use walrelay_engine::flow::FlowConfig;
+use walrelay_engine::policy::Policies;
 use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
@@ -90,6 +91,10 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         status_interval: config.postgres.status_interval,
         silence_timeout: config.postgres.wal_sender_timeout * SILENT_TIMEOUTS,
         app_id: config.rabbitmq.app_id.clone(),
+        policies: Policies::default(),
+        keep_rows: false,
+        strict: false,
+        max_rate: None,
     };
     Ok(RelaySettings {
         broker: broker(config, &route, auto_setup)?,

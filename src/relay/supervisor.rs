@@ -273,7 +273,7 @@ impl Relay {
             "replication session started"
         );
         let identity = LogIdentity {
-            system_id: identity.system_id.to_string(),
+            system_id: identity.system_id,
             timeline: identity.timeline,
         };
         if self.flow.session_started(identity, now) {

@@ -7,6 +7,7 @@ use crate::amqp::{ContentHeader, Frame, FrameKind, Method, returned_key};
 use crate::event::{OutboxTable, Route};
 use crate::flow::{Flow, FlowConfig, Intake, LogIdentity, StreamError};
 use crate::pgoutput::sample::{Cell, Sample, SampleColumn};
+use crate::policy::Policies;
 use crate::route::Template;
 use crate::window::WindowLimits;
 
@@ -49,12 +50,16 @@ pub(super) fn config(events: usize, bytes: usize) -> FlowConfig {
         status_interval: SECOND,
         silence_timeout: SILENCE_TIMEOUT,
         app_id: "walrelay".to_owned(),
+        policies: Policies::default(),
+        keep_rows: false,
+        strict: false,
+        max_rate: None,
     }
 }
 
 pub(super) fn identity(timeline: u32) -> LogIdentity {
     LogIdentity {
-        system_id: "7300000000000000001".to_owned(),
+        system_id: 7_300_000_000_000_000_001,
         timeline,
     }
 }
