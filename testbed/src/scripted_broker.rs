@@ -236,12 +236,25 @@ impl ScriptedConnection {
         })
     }
 
-    /// Waits for so many heartbeats in a row: a time in which the client had nothing else to send.
+    /// Waits for so many heartbeats in a row, which is a time in which the client had nothing else to send, and answers
+    /// each with one.
+    ///
+    /// # Errors
+    /// As [`heartbeats`](Self::heartbeats).
+    pub async fn idle(&mut self, heartbeats: usize) -> Result<()> {
+        for _ in 0..heartbeats {
+            self.heartbeats(1).await?;
+            self.send(&answer::heartbeat()).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for so many heartbeats in a row and answers none.
     ///
     /// # Errors
     /// [`Error::Unexpected`] for any other frame.
-    pub async fn idle(&mut self, heartbeats: usize) -> Result<()> {
-        for _ in 0..heartbeats {
+    pub async fn heartbeats(&mut self, count: usize) -> Result<()> {
+        for _ in 0..count {
             match self.frame().await? {
                 Some(frame) if frame.kind == HEARTBEAT => {}
                 frame => return Err(Error::Unexpected(format!("{frame:?} instead of a heartbeat"))),

@@ -312,7 +312,7 @@ async fn a_silent_broker_is_given_up_after_heartbeats_of_ours() -> Result<()> {
     };
     let (mut link, mut connection) = linked(offer).await?;
     let since = Instant::now();
-    let (error, ours) = tokio::join!(next_event(&mut link), connection.idle(3));
+    let (error, ours) = tokio::join!(next_event(&mut link), connection.heartbeats(3));
     ours.context("our heartbeats")?;
     let error = error.unwrap_err();
     assert!(matches!(error, BrokerError::Silent { .. }), "{error}");

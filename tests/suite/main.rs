@@ -2,5 +2,6 @@
 
 mod cli;
 mod handshake;
+mod link;
 mod main_path;
 mod world;
