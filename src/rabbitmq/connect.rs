@@ -13,7 +13,7 @@ use walrelay_engine::amqp::{
 use walrelay_engine::flow::CHANNEL;
 
 use super::error::Phase;
-use super::link::Negotiated;
+use super::link::{Negotiated, append_close_answer};
 use super::{BrokerError, BrokerUri, Exchange, Link};
 use crate::net::{self, Stream, Wire, tls};
 
@@ -23,6 +23,9 @@ const FRAME_MAX: u32 = 131_072;
 /// Bodies beyond this are refused by RabbitMQ's default `max_message_size`: 128 MiB up to 3.x, 16 MiB since 4.0.
 const MAX_MESSAGE_3: usize = 128 * 1024 * 1024;
 const MAX_MESSAGE_4: usize = 16 * 1024 * 1024;
+
+/// How long an answer to a close of the broker's may take to write.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Opens links to one broker.
 #[derive(Debug, Clone)]
@@ -101,10 +104,32 @@ impl Opening<'_> {
             None => Stream::Tcp(socket),
         };
         let mut wire = Wire::new(stream);
-        let server = self.authenticate(&mut wire).await?;
-        let negotiated = self.tune(&mut wire, server).await?;
-        self.open_channel(&mut wire).await?;
-        Ok(Link::new(wire, negotiated))
+        match self.handshake(&mut wire).await {
+            Ok(negotiated) => Ok(Link::new(wire, negotiated)),
+            Err(error) => {
+                self.answer_close(&mut wire, &error).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn handshake(&mut self, wire: &mut Wire<Stream>) -> Result<Negotiated, BrokerError> {
+        let server = self.authenticate(wire).await?;
+        let negotiated = self.tune(wire, server).await?;
+        self.open_channel(wire).await?;
+        Ok(negotiated)
+    }
+
+    /// Answers a close of the broker's, which would otherwise wait for it and warn in its log at each attempt.
+    async fn answer_close(&self, wire: &mut Wire<Stream>, error: &BrokerError) {
+        if let BrokerError::Closed { channel, .. } = error
+            && append_close_answer(wire.output(), *channel).is_ok()
+        {
+            let deadline = self.deadline.min(Instant::now() + ANSWER_LIMIT);
+            if let Ok(Err(error)) = timeout_at(deadline, wire.flush()).await {
+                tracing::debug!(error = %error, "cannot answer the broker's close");
+            }
+        }
     }
 
     /// Protocol header, start and start-ok. Returns the server's version.
@@ -205,7 +230,7 @@ impl Opening<'_> {
         loop {
             let Some((frame, size)) = Frame::decode(wire.input(), FRAME_MAX)? else {
                 if wire.fill().await? == 0 {
-                    return Err(BrokerError::Eof { opening: true });
+                    return Err(BrokerError::Eof { step: self.step });
                 }
                 continue;
             };
@@ -217,7 +242,7 @@ impl Opening<'_> {
                 FrameKind::Method => Method::decode(frame.payload)?,
                 FrameKind::Header | FrameKind::Body | FrameKind::Heartbeat => {
                     return Err(BrokerError::Unexpected {
-                        method: format!("{:?}", frame.kind),
+                        received: "a message".to_owned(),
                         step: self.step,
                     });
                 }
@@ -233,10 +258,7 @@ impl Opening<'_> {
             let error = match &method {
                 Method::ConnectionClose(close) => BrokerError::closed(false, phase, close),
                 Method::ChannelClose(close) => BrokerError::closed(true, phase, close),
-                other => BrokerError::Unexpected {
-                    method: format!("{other:?}"),
-                    step: self.step,
-                },
+                other => BrokerError::unexpected(other, self.step),
             };
             return Err(error);
         }

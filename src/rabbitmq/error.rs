@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use walrelay_engine::amqp::{AmqpError, Close, EncodeError};
+use walrelay_engine::amqp::{AmqpError, Close, EncodeError, Method};
 use walrelay_engine::flow::DeliveryError;
 
 use crate::fault::FaultKind;
@@ -41,10 +41,10 @@ pub enum BrokerError {
     #[error("the connection to RabbitMQ broke")]
     Io(#[from] io::Error),
     /// The broker hung up without a word.
-    #[error("RabbitMQ closed the connection without a reason{}", if *.opening { " while connecting" } else { "" })]
+    #[error("RabbitMQ closed the connection without a reason during {step}")]
     Eof {
-        /// Whether that was before the connection was open.
-        opening: bool,
+        /// What was going on.
+        step: &'static str,
     },
     /// Connecting took too long.
     #[error("RabbitMQ did not complete {step} within {limit:?}")]
@@ -70,11 +70,11 @@ pub enum BrokerError {
     #[error("a setting cannot be sent to RabbitMQ")]
     Encode(#[from] EncodeError),
     /// A method that has no place where it came.
-    #[error("RabbitMQ sent {method} while {step} was expected")]
+    #[error("RabbitMQ sent {received}, which has no place during {step}")]
     Unexpected {
-        /// What came.
-        method: String,
-        /// What was waited for.
+        /// What came, by its name in the specification.
+        received: String,
+        /// What was going on.
         step: &'static str,
     },
     /// The broker does not offer the SASL mechanism.
@@ -118,6 +118,39 @@ impl BrokerError {
             phase,
             reply_code: close.reply_code,
             reply_text: close.reply_text_lossy().into_owned(),
+        }
+    }
+
+    /// From a method that has no place where it came. Its arguments are left out: they may be long, and are not ours.
+    pub(super) fn unexpected(method: &Method<'_>, step: &'static str) -> Self {
+        let received = match method {
+            Method::ConnectionStart { .. } => "connection.start",
+            Method::ConnectionSecure { .. } => "connection.secure",
+            Method::ConnectionTune { .. } => "connection.tune",
+            Method::ConnectionOpenOk => "connection.open-ok",
+            Method::ConnectionClose(_) => "connection.close",
+            Method::ConnectionCloseOk => "connection.close-ok",
+            Method::ConnectionBlocked { .. } => "connection.blocked",
+            Method::ConnectionUnblocked => "connection.unblocked",
+            Method::ChannelOpenOk => "channel.open-ok",
+            Method::ChannelFlow { .. } => "channel.flow",
+            Method::ChannelClose(_) => "channel.close",
+            Method::ChannelCloseOk => "channel.close-ok",
+            Method::ConfirmSelectOk => "confirm.select-ok",
+            Method::ExchangeDeclareOk => "exchange.declare-ok",
+            Method::BasicReturn(_) => "basic.return",
+            Method::BasicAck { .. } => "basic.ack",
+            Method::BasicNack { .. } => "basic.nack",
+            Method::Other { class_id, method_id } => {
+                return Self::Unexpected {
+                    received: format!("method {method_id} of class {class_id}"),
+                    step,
+                };
+            }
+        };
+        Self::Unexpected {
+            received: received.to_owned(),
+            step,
         }
     }
 

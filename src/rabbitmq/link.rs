@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
 use walrelay_engine::Lsn;
-use walrelay_engine::amqp::{ContentHeader, Frame, FrameKind, Method, encode, returned_key};
+use walrelay_engine::amqp::{ContentHeader, EncodeError, Frame, FrameKind, Method, encode, returned_key};
 use walrelay_engine::flow::CHANNEL;
 
 use super::BrokerError;
@@ -18,12 +18,18 @@ use crate::net::{Progress, Stream, Wire};
 /// `reply-success`, the code of a plain good-bye (<https://www.rabbitmq.com/amqp-0-9-1-reference#constants>).
 const REPLY_SUCCESS: u16 = 200;
 
+/// What the broker's log shows as our reason.
+const GOOD_BYE: &str = "bye";
+
+/// What is going on while a link is up, for errors.
+const STEP: &str = "publishing";
+
 /// What both sides agreed on while connecting.
 #[derive(Debug, Clone)]
 pub(super) struct Negotiated {
     /// The largest frame in bytes.
     pub(super) frame_max: u32,
-    /// The heartbeat interval; none if zero.
+    /// The heartbeat time-out; none if zero.
     pub(super) heartbeat: Duration,
     /// The largest body that a server of this version takes by default, in bytes.
     pub(super) max_message_bytes: usize,
@@ -39,6 +45,8 @@ pub struct Link {
     returning: Option<Returning>,
     heard: Instant,
     sent: Instant,
+    /// The broker has closed, and its answer is in the output.
+    closed: bool,
 }
 
 /// A `basic.return` whose content has not been read to its end.
@@ -93,6 +101,7 @@ impl Link {
             returning: None,
             heard: now,
             sent: now,
+            closed: false,
         }
     }
 
@@ -140,7 +149,7 @@ impl Link {
                 self.sent = now;
                 Ok(())
             }
-            Ok(Progress::Eof) => Err(BrokerError::Eof { opening: false }),
+            Ok(Progress::Eof) => Err(BrokerError::Eof { step: STEP }),
             Err(error) => Err(error.into()),
         })
     }
@@ -154,7 +163,7 @@ impl Link {
             let Some((frame, size)) = Frame::decode(self.wire.input(), self.negotiated.frame_max)? else {
                 return Ok(None);
             };
-            let (mut close_ok, mut flow_ok) = (None, None);
+            let (mut closed, mut flow_ok) = (None, None);
             #[expect(
                 clippy::wildcard_enum_match_arm,
                 reason = "whatever else comes is out of place"
@@ -172,8 +181,8 @@ impl Link {
                     returning.rest = returning.rest.saturating_sub(length);
                     Ok(None)
                 }
-                (FrameKind::Header | FrameKind::Body, _) => Err(unexpected(&frame.kind)),
-                (FrameKind::Method, Some(_)) => Err(unexpected(&"a method within a returned message")),
+                (FrameKind::Header | FrameKind::Body, _) => Err(unexpected("a message")),
+                (FrameKind::Method, Some(_)) => Err(unexpected("a method within a returned message")),
                 (FrameKind::Method, None) => match Method::decode(frame.payload)? {
                     Method::BasicAck {
                         delivery_tag: tag,
@@ -202,22 +211,23 @@ impl Link {
                         Ok(None)
                     }
                     Method::ConnectionClose(close) => {
-                        close_ok = Some(false);
+                        closed = Some(false);
                         Err(BrokerError::closed(false, Phase::Publishing, &close))
                     }
                     Method::ChannelClose(close) => {
-                        close_ok = Some(true);
+                        closed = Some(true);
                         Err(BrokerError::closed(true, Phase::Publishing, &close))
                     }
-                    other => Err(unexpected(&other)),
+                    other => Err(BrokerError::unexpected(&other, STEP)),
                 },
             };
             self.wire.consume(size);
-            match (close_ok, flow_ok) {
-                (Some(true), _) => encode::channel_close_ok(self.wire.output(), CHANNEL),
-                (Some(false), _) => encode::connection_close_ok(self.wire.output()),
-                (None, Some(active)) => encode::channel_flow_ok(self.wire.output(), CHANNEL, active),
-                (None, None) => {}
+            if let Some(channel) = closed {
+                append_close_answer(self.wire.output(), channel)?;
+                self.closed = true;
+            }
+            if let Some(active) = flow_ok {
+                encode::channel_flow_ok(self.wire.output(), CHANNEL, active);
             }
             if let Some(event) = event?.or(self.take_returned()?) {
                 return Ok(Some(event));
@@ -233,7 +243,7 @@ impl Link {
         else {
             return Ok(None);
         };
-        let position = position.ok_or_else(|| unexpected(&"a returned message that is not ours"))?;
+        let position = position.ok_or_else(|| unexpected("a returned message that is not ours"))?;
         Ok(Some(LinkEvent::Return { position, reply_code }))
     }
 
@@ -247,8 +257,10 @@ impl Link {
         Some((self.sent + heartbeat / 2).min(self.heard + heartbeat * 2))
     }
 
-    /// Sends a heartbeat when one is due (after half the interval, as RabbitMQ's own clients do), and finds out that the
-    /// broker is silent after two intervals. <https://www.rabbitmq.com/docs/heartbeats>
+    /// Sends a heartbeat when one is due, after half the time-out agreed on, and finds out that the broker is silent
+    /// after twice that time-out, both as RabbitMQ's own clients do (<https://www.rabbitmq.com/docs/heartbeats>). One
+    /// time-out would be too short: the broker looks every half of it whether it has sent anything since it last
+    /// looked, so nearly a whole one may pass between its last data and its heartbeat.
     ///
     /// # Errors
     /// The broker is silent.
@@ -277,7 +289,7 @@ impl Link {
     /// # Errors
     /// The good-bye was not answered; nothing depends on it.
     pub async fn close(mut self, limit: Duration) -> Result<(), BrokerError> {
-        encode::connection_close(self.wire.output(), REPLY_SUCCESS, "bye")?;
+        encode::connection_close(self.wire.output(), REPLY_SUCCESS, GOOD_BYE)?;
         timeout(limit, self.await_close_ok())
             .await
             .map_err(|_| BrokerError::Deadline {
@@ -286,8 +298,14 @@ impl Link {
             })?
     }
 
-    /// Writes out a close-ok, so that the broker need not wait for it, then drops the socket.
+    /// Drops the socket; where the broker has closed, only after writing out the answer that it waits for. What else is
+    /// unwritten is not sent any more: the next link sends it.
+    ///
+    /// Cancel safety: dropping the future drops the socket.
     pub async fn dismiss(mut self, deadline: Instant) {
+        if !self.closed {
+            return;
+        }
         if let Ok(Err(error)) = timeout_at(deadline, self.wire.flush()).await {
             tracing::debug!(error = %error, "cannot answer the broker's close");
         }
@@ -312,9 +330,20 @@ impl Link {
     }
 }
 
-fn unexpected(what: &dyn std::fmt::Debug) -> BrokerError {
+/// Appends the answer to a close of the broker's: of the connection, or of the channel, behind which we say good-bye
+/// to the connection too.
+pub(super) fn append_close_answer(out: &mut Vec<u8>, channel: bool) -> Result<(), EncodeError> {
+    if !channel {
+        encode::connection_close_ok(out);
+        return Ok(());
+    }
+    encode::channel_close_ok(out, CHANNEL);
+    encode::connection_close(out, REPLY_SUCCESS, GOOD_BYE)
+}
+
+fn unexpected(received: &str) -> BrokerError {
     BrokerError::Unexpected {
-        method: format!("{what:?}"),
-        step: "an answer to a publish",
+        received: received.to_owned(),
+        step: STEP,
     }
 }

@@ -41,6 +41,9 @@ pub enum UriError {
     /// A path of more than one part.
     #[error("the virtual host has a slash in it: write it as %2f")]
     Path,
+    /// A `#`, behind which nothing would be read.
+    #[error("it has a # in it: write it as %23")]
+    Fragment,
     /// Percent-encoding that does not give UTF-8.
     #[error("the {0} is not UTF-8 when percent-decoded")]
     NotUtf8(&'static str),
@@ -63,6 +66,9 @@ impl BrokerUri {
         };
         if let Some((name, _)) = url.query_pairs().next() {
             return Err(UriError::Parameter(name.into_owned()));
+        }
+        if url.fragment().is_some() {
+            return Err(UriError::Fragment);
         }
         let host = url
             .host_str()
@@ -169,6 +175,7 @@ mod tests {
                 "amqp://h/a/b",
                 "the virtual host has a slash in it: write it as %2f",
             ),
+            ("amqp://h/v#w", "it has a # in it: write it as %23"),
             (
                 "amqp://h/%ff",
                 "the virtual host is not UTF-8 when percent-decoded",

@@ -358,7 +358,8 @@ impl Relay {
         let told = held
             .as_ref()
             .map(|held| (held.key, faults::held_kind(held.failure)));
-        if told == self.held {
+        // A held event that is being tried again is held until the broker has answered for it.
+        if told == self.held || (told.is_none() && self.flow.is_probing()) {
             return;
         }
         let delivery = match held {

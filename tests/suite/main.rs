@@ -1,5 +1,7 @@
 //! The suite: walrelay's binary against real servers that the test bed starts.
 
 mod cli;
+mod handshake;
+mod link;
 mod main_path;
 mod world;

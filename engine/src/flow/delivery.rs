@@ -211,8 +211,10 @@ impl Flow {
         self.probe.take_if(|probe| *probe == seq).is_some()
     }
 
-    /// Whether a delivery has failed, so that messages go out one at a time.
-    fn is_probing(&self) -> bool {
+    /// Whether a delivery has failed and none has been confirmed since, so that messages go out one at a time. Still
+    /// true while the failed event is on its way again and so not [`held`](Self::held).
+    #[must_use]
+    pub fn is_probing(&self) -> bool {
         self.hold.probe_at().is_some()
     }
 

@@ -1,0 +1,387 @@
+//! What the broker's answers mean for delivery: the relay between a real database and a broker that acts by a script.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
+use walrelay_testbed::scripted_broker::{answer, method};
+use walrelay_testbed::{
+    Database, Offer, Published, Relay, RelayBuilder, ScriptedBroker, ScriptedConnection, eventually,
+    eventually_some, shared_postgres,
+};
+
+use crate::world::{LONG, insert_event};
+
+/// Frames as small as AMQP allows, and a heartbeat of ours every two seconds: a clock for what must not come.
+const OFFER: Offer = Offer {
+    frame_max: 4096,
+    heartbeat: 4,
+};
+
+/// A database, a scripted broker, and the relay between them, which has connected.
+struct Scripted {
+    database: Database,
+    client: Client,
+    broker: ScriptedBroker,
+    relay: Relay,
+}
+
+impl Scripted {
+    async fn start(
+        configure: impl FnOnce(RelayBuilder) -> RelayBuilder,
+    ) -> Result<(Self, ScriptedConnection)> {
+        let database = shared_postgres().await?.database().await?;
+        let broker = ScriptedBroker::start().await?;
+        let builder = RelayBuilder::new(env!("CARGO_BIN_EXE_walrelay"))
+            .database(&database)
+            .rabbitmq_uri(&broker.uri())
+            .text("rabbitmq.heartbeat", "60s");
+        let mut relay = configure(builder).build()?;
+        relay.setup().await?;
+        relay.start()?;
+        let connection = broker.open(OFFER).await?;
+        relay.wait_ready(LONG).await?;
+        let scripted = Self {
+            client: database.client().await?,
+            database,
+            broker,
+            relay,
+        };
+        Ok((scripted, connection))
+    }
+
+    /// Commits so many events in one transaction, numbered from `first`.
+    async fn commit(&self, first: usize, count: usize) -> Result<()> {
+        self.client.batch_execute("begin").await?;
+        for number in first..first + count {
+            insert_event(&self.client, number).await?;
+        }
+        Ok(self.client.batch_execute("commit").await?)
+    }
+
+    /// Waits until a counter of `/metrics` has reached a value.
+    async fn counted(&self, name: &str, value: f64) -> Result<()> {
+        let name = format!("walrelay_{name}_total");
+        eventually(&format!("{name} = {value}"), LONG, async || {
+            let samples = self.relay.metrics().await;
+            samples.is_ok_and(|samples| samples.value(&name, &[]) == Some(value))
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// I1: whether the slot would bring this message's transaction again.
+    async fn is_unacknowledged(&self, message: &Published) -> Result<bool> {
+        let before =
+            "select confirmed_flush_lsn <= $1::text::pg_lsn from pg_replication_slots where database = $2";
+        let parameters: [&(dyn ToSql + Sync); 2] = [&commit_lsn(message)?, &self.database.name()];
+        Ok(self.client.query_one(before, &parameters).await?.get(0))
+    }
+
+    /// Waits until everything written so far is acknowledged to PostgreSQL.
+    async fn acknowledged(&self) -> Result<()> {
+        let written = "select pg_current_wal_lsn()::text";
+        let written: String = self.client.query_one(written, &[]).await?.get(0);
+        let reached =
+            "select confirmed_flush_lsn >= $1::text::pg_lsn from pg_replication_slots where database = $2";
+        eventually("the slot to reach what is written", LONG, async || {
+            let row = self
+                .client
+                .query_one(reached, &[&written, &self.database.name()])
+                .await;
+            row.is_ok_and(|row| row.get(0))
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// The next link, with the cause that a part of `/readyz` or the log gave for the end of the last one.
+    async fn reopened(&mut self, cause: &str) -> Result<ScriptedConnection> {
+        let logged = format!("\"cause\":\"{cause}\"");
+        self.relay
+            .wait_for_log(&logged, LONG, |line| line.contains(&logged))
+            .await?;
+        Ok(self.broker.open(OFFER).await?)
+    }
+
+    /// Waits until `/readyz` says that an event is held, and that it is for this cause.
+    async fn held(&mut self, cause: &str) -> Result<()> {
+        let is_held = |json: &Value| json.pointer("/delivery/cause") == Some(&Value::from(cause));
+        self.relay
+            .wait_readiness(cause, LONG, |readiness| is_held(&readiness.json))
+            .await?;
+        Ok(())
+    }
+}
+
+/// The number in a message's body.
+fn number(message: &Published) -> Result<usize> {
+    let body: Value = serde_json::from_slice(&message.body)?;
+    let number = body
+        .pointer("/number")
+        .and_then(Value::as_u64)
+        .context("a number")?;
+    Ok(number.try_into()?)
+}
+
+/// The commit LSN in a message's headers: a long string behind its name.
+fn commit_lsn(message: &Published) -> Result<String> {
+    let name = b"commit_lsnS";
+    let at = message
+        .header
+        .windows(name.len())
+        .position(|window| window == name);
+    let value = at
+        .and_then(|at| message.header.get(at + name.len()..))
+        .context("a commit LSN")?;
+    let (length, value) = value.split_first_chunk().context("its length")?;
+    let value = value
+        .get(..u32::from_be_bytes(*length) as usize)
+        .context("its text")?;
+    Ok(String::from_utf8(value.to_vec())?)
+}
+
+/// The numbers of the next messages.
+async fn numbers(connection: &mut ScriptedConnection, count: usize) -> Result<Vec<usize>> {
+    let mut numbers = Vec::with_capacity(count);
+    for _ in 0..count {
+        numbers.push(number(&connection.published().await?)?);
+    }
+    Ok(numbers)
+}
+
+/// I1: single acks in any order, multiple ones, and tag 0.
+#[tokio::test]
+async fn every_form_of_ack_settles_what_it_means_and_no_more() -> Result<()> {
+    let (scripted, mut connection) = Scripted::start(|relay| relay).await?;
+    scripted.commit(1, 6).await?;
+    let first = connection.published().await?;
+    assert_eq!(numbers(&mut connection, 5).await?, [2, 3, 4, 5, 6]);
+
+    connection.send(&answer::ack(5, false)).await?;
+    connection.send(&answer::ack(2, false)).await?;
+    scripted.counted("confirmed", 2.0).await?;
+    connection.send(&answer::ack(3, true)).await?;
+    scripted.counted("confirmed", 4.0).await?;
+    // Two are unanswered: the transaction is not settled.
+    connection.idle(1).await?;
+    ensure!(scripted.is_unacknowledged(&first).await?);
+    connection.send(&answer::ack(0, true)).await?;
+    scripted.counted("confirmed", 6.0).await?;
+    scripted.acknowledged().await?;
+
+    scripted.commit(7, 1).await?;
+    assert_eq!(numbers(&mut connection, 1).await?, [7]);
+    connection.send(&answer::ack(7, false)).await?;
+    scripted.acknowledged().await
+}
+
+#[tokio::test]
+async fn a_return_before_the_ack_and_a_nack_hold_the_event_until_a_probe_is_confirmed() -> Result<()> {
+    let (mut scripted, mut connection) = Scripted::start(|relay| relay).await?;
+    let large = "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload) values
+        (gen_random_uuid(), 'order', 1, 'Large', jsonb_build_object('number', '1', 'filling', repeat('x', 10000)))";
+    scripted.client.batch_execute(large).await?;
+    let first = connection.published().await?;
+    assert_eq!((first.body_frames, connection.largest_frame()), (3, 4096));
+
+    let returned = [answer::returned(&first, 1000), answer::ack(1, false)].concat();
+    let (head, tail) = returned.split_at(3000);
+    connection.send(head).await?;
+    connection.heartbeats(1).await?;
+    connection.send(tail).await?;
+    scripted.held("event_unroutable").await?;
+
+    assert_eq!(connection.published().await?, first);
+    // While the probe is unanswered nothing flows, and nothing else is said.
+    connection.idle(1).await?;
+    scripted.held("event_unroutable").await?;
+    connection.send(&answer::nack(2, false)).await?;
+    scripted.held("event_nacked").await?;
+    ensure!(scripted.is_unacknowledged(&first).await?);
+
+    assert_eq!(connection.published().await?, first);
+    connection.send(&answer::ack(3, false)).await?;
+    scripted.relay.wait_ready(LONG).await?;
+    scripted.acknowledged().await
+}
+
+/// I1, I3: what is unanswered goes out again on the next link, in order.
+#[tokio::test]
+async fn an_ack_of_an_unknown_tag_gives_the_link_up_and_loses_nothing() -> Result<()> {
+    for wrong in [
+        answer::ack(99, false),
+        answer::ack(0, false),
+        answer::nack(4, true),
+    ] {
+        let (mut scripted, mut connection) = Scripted::start(|relay| relay).await?;
+        scripted.commit(1, 3).await?;
+        assert_eq!(numbers(&mut connection, 3).await?, [1, 2, 3]);
+        connection.send(&answer::ack(1, false)).await?;
+        scripted.counted("confirmed", 1.0).await?;
+        connection.send(&wrong).await?;
+        connection.closed().await?;
+        let mut connection = scripted.reopened("broker_protocol").await?;
+        assert_eq!(numbers(&mut connection, 2).await?, [2, 3]);
+        connection.send(&answer::ack(2, true)).await?;
+        scripted.acknowledged().await?;
+        scripted.relay.wait_ready(LONG).await?;
+    }
+    Ok(())
+}
+
+/// R11 and R12.
+#[tokio::test]
+async fn a_swallowed_confirm_ends_in_a_new_link_that_tries_the_oldest_message_alone() -> Result<()> {
+    let configure = |relay: RelayBuilder| relay.text("delivery.confirm_timeout", "5s");
+    let (mut scripted, mut connection) = Scripted::start(configure).await?;
+    scripted.commit(1, 4).await?;
+    assert_eq!(numbers(&mut connection, 4).await?, [1, 2, 3, 4]);
+    connection.send(&answer::ack(2, false)).await?;
+    connection.send(&answer::ack(3, false)).await?;
+    // Others are answered all the time; the oldest is not.
+    let busy = async {
+        let mut tag = 4;
+        while connection.send(&answer::ack(tag, false)).await.is_ok() {
+            tag += 1;
+            scripted.commit(tag as usize, 1).await?;
+            match connection.published().await {
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        anyhow::Ok(())
+    };
+    busy.await?;
+    scripted.counted("unanswered", 1.0).await?;
+    let mut connection = scripted.reopened("confirm_timeout").await?;
+
+    assert_eq!(numbers(&mut connection, 1).await?, [1]);
+    connection.idle(1).await?;
+    scripted.held("confirm_timeout").await?;
+    connection.send(&answer::ack(1, false)).await?;
+    // What came in while the link was up and was not answered follows at once.
+    let next = number(&connection.published().await?)?;
+    ensure!(next > 4, "{next}");
+    connection.send(&answer::ack(0, true)).await?;
+    scripted.acknowledged().await
+}
+
+#[tokio::test]
+async fn nothing_is_published_while_blocked_and_the_confirm_time_out_waits() -> Result<()> {
+    let configure = |relay: RelayBuilder| relay.text("delivery.confirm_timeout", "1s");
+    let (mut scripted, mut connection) = Scripted::start(configure).await?;
+    scripted.commit(1, 1).await?;
+    assert_eq!(numbers(&mut connection, 1).await?, [1]);
+    connection.send(&answer::blocked("low on disk")).await?;
+    let blocked = |json: &Value| {
+        json.pointer("/broker/cause") == Some(&Value::from("broker_blocked"))
+            && json.pointer("/broker/error") == Some(&Value::from("low on disk"))
+    };
+    scripted
+        .relay
+        .wait_readiness("blocked", LONG, |readiness| blocked(&readiness.json))
+        .await?;
+    scripted.commit(2, 2).await?;
+    connection.idle(2).await?;
+    connection.send(&answer::unblocked()).await?;
+    assert_eq!(numbers(&mut connection, 2).await?, [2, 3]);
+    connection.send(&answer::ack(0, true)).await?;
+    scripted.relay.wait_ready(LONG).await?;
+    scripted.counted("unanswered", 0.0).await?;
+    scripted.acknowledged().await
+}
+
+#[tokio::test]
+async fn a_close_is_answered_and_its_code_says_what_is_wrong() -> Result<()> {
+    let (mut scripted, mut connection) = Scripted::start(|relay| relay).await?;
+    scripted.commit(1, 2).await?;
+    for (close, answered, cause) in [
+        (
+            answer::connection_close(320, "CONNECTION_FORCED"),
+            vec![method::CONNECTION_CLOSE_OK],
+            "broker_closed",
+        ),
+        (
+            answer::channel_close(404, "NOT_FOUND - no exchange"),
+            vec![method::CHANNEL_CLOSE_OK, method::CONNECTION_CLOSE],
+            "exchange_missing",
+        ),
+        (
+            answer::channel_close(406, "PRECONDITION_FAILED"),
+            vec![method::CHANNEL_CLOSE_OK, method::CONNECTION_CLOSE],
+            "message_refused",
+        ),
+    ] {
+        assert_eq!(numbers(&mut connection, 2).await?, [1, 2]);
+        connection.send(&close).await?;
+        for method in answered {
+            connection.expect(method).await?;
+        }
+        connection.closed().await?;
+        connection = scripted.reopened(cause).await?;
+    }
+    assert_eq!(numbers(&mut connection, 2).await?, [1, 2]);
+    connection.send(&answer::ack(2, true)).await?;
+    scripted.acknowledged().await
+}
+
+#[tokio::test]
+async fn a_broker_without_heartbeats_is_given_up_and_what_it_had_is_sent_again() -> Result<()> {
+    let (mut scripted, mut connection) = Scripted::start(|relay| relay).await?;
+    scripted.commit(1, 1).await?;
+    assert_eq!(numbers(&mut connection, 1).await?, [1]);
+    connection.closed().await?;
+    let mut connection = scripted.reopened("broker_silent").await?;
+    assert_eq!(numbers(&mut connection, 1).await?, [1]);
+    connection.send(&answer::ack(1, false)).await?;
+    scripted.acknowledged().await
+}
+
+/// Processor time of a process so far, in clock ticks of 10 ms.
+fn ticks(pid: u32) -> Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // Fields 14 and 15 of proc(5), counted from behind the name's closing bracket, which is field 2.
+    let (_, fields) = stat.rsplit_once(')').context("a name in brackets")?;
+    let fields: Vec<_> = fields.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
+    Ok(field(14).context("utime")? + field(15).context("stime")?)
+}
+
+/// Nothing turns round and round: with both sides up, with a blocked broker and a message that waits, and with the
+/// broker away.
+#[tokio::test]
+async fn an_idle_relay_needs_next_to_no_processor() -> Result<()> {
+    let (mut scripted, mut connection) = Scripted::start(|relay| relay).await?;
+    let pid = scripted.relay.pid()?;
+    let before = ticks(pid)?;
+    connection.idle(2).await?;
+    let idle = ticks(pid)? - before;
+
+    connection.send(&answer::blocked("low on disk")).await?;
+    scripted.relay.wait_not_ready(LONG).await?;
+    scripted.commit(1, 1).await?;
+    let before = ticks(pid)?;
+    connection.idle(2).await?;
+    let blocked = ticks(pid)? - before;
+
+    drop(connection);
+    drop(scripted.broker);
+    let before = ticks(pid)?;
+    let attempts = scripted.relay.log_mark();
+    let further = eventually_some("six attempts", LONG, || {
+        let lines = scripted.relay.log();
+        let tried = lines
+            .iter()
+            .skip(attempts)
+            .filter(|line| line.contains("still unavailable"));
+        std::future::ready((tried.count() >= 5).then_some(()))
+    });
+    further.await?;
+    let away = ticks(pid)? - before;
+    ensure!(
+        idle <= 10 && blocked <= 10 && away <= 20,
+        "clock ticks: {idle} idle, {blocked} blocked, {away} without a broker"
+    );
+    Ok(())
+}
