@@ -1,5 +1,7 @@
 //! The suite: walrelay's binary against real servers that the test bed starts.
 
 mod cli;
+mod complaint;
 mod main_path;
+mod setup;
 mod world;
