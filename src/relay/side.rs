@@ -193,9 +193,11 @@ impl<C: Send + 'static> Side<C> {
     /// the second missing column is news.
     fn tell(&self, fault: &Fault, delay: Duration) {
         let halted = fault.kind.class() == Class::Halted;
-        let known = self.status.fault.as_ref().is_some_and(|known| {
-            known.kind == fault.kind && (!halted || known.message == fault.message)
-        });
+        let known = self
+            .status
+            .fault
+            .as_ref()
+            .is_some_and(|known| known.kind == fault.kind && (!halted || known.message == fault.message));
         let (side, cause, remedy) = (self.name, fault.kind.label(), fault.kind.remedy());
         let (error, delay_ms) = (fault.message.as_str(), delay.as_millis());
         match fault.kind.class() {
