@@ -235,6 +235,9 @@ fault_kinds! {
     /// An event is held: the row cannot become a message.
     EventInvalid: Held, "event_invalid",
         "see the log line for the column at fault; the event stays held until it is settled by hand";
+    /// The address of `admin.listen` cannot be had: taken, or not this machine's.
+    AdminUnbound: Unavailable, "admin_unbound",
+        "end the process that listens there, or choose another address for admin.listen; events flow meanwhile";
     /// The exclusive lock of a command is taken by another one, or a rule of the configuration is broken.
     Configuration: Halted, "configuration",
         "correct the configuration: `walrelay config check`";

@@ -59,7 +59,9 @@ impl PayloadType {
         }
     }
 
-    const fn of(type_oid: u32) -> Option<Self> {
+    /// The kind of a column of the type with this object id, where a body can be made of it.
+    #[must_use]
+    pub const fn of(type_oid: u32) -> Option<Self> {
         match type_oid {
             type_oid::JSON | type_oid::JSONB => Some(Self::Json),
             type_oid::TEXT | type_oid::VARCHAR | type_oid::BPCHAR => Some(Self::Text),

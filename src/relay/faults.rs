@@ -49,7 +49,10 @@ pub(super) fn held(held: &Held<'_>) -> Fault {
             "exchange \"{exchange}\" did not confirm it with routing key \"{routing_key}\" within the time allowed"
         ),
         Failure::Invalid { reason, .. } => reason.to_string(),
-        Failure::Refused { reply_code, reply_text } => {
+        Failure::Refused {
+            reply_code,
+            reply_text,
+        } => {
             format!("RabbitMQ refused it (reply code {reply_code}): {reply_text}")
         }
     };

@@ -125,6 +125,8 @@ impl Relay {
         }
         self.read_stream(now);
         self.handle_timeouts(now);
+        self.database.prove(now);
+        self.broker.prove(now);
         if let Some(link) = self.broker.up() {
             let published = self.flow.poll_publish(link.output(), PUBLISH_TARGET, now);
             if published > 0 {
@@ -265,13 +267,15 @@ impl Relay {
         // Set-up is for the start; a slot that goes missing later must not come back empty.
         self.settings.database.auto_setup = false;
         let identity = session.identity();
-        tracing::info!(
-            slot = %self.settings.database.source.slot,
-            server_version = %session.server_version(),
-            system_id = identity.system_id,
-            timeline = identity.timeline,
-            "replication session started"
-        );
+        if !self.database.is_in_doubt() {
+            tracing::info!(
+                slot = %self.settings.database.source.slot,
+                server_version = %session.server_version(),
+                system_id = identity.system_id,
+                timeline = identity.timeline,
+                "replication session started"
+            );
+        }
         let identity = LogIdentity {
             system_id: identity.system_id,
             timeline: identity.timeline,
@@ -295,11 +299,13 @@ impl Relay {
             Ok(link) => link,
             Err(fault) => return self.lose_link(fault, now),
         };
-        tracing::info!(
-            server_version = link.server_version(),
-            frame_max = link.frame_max(),
-            "broker link up"
-        );
+        if !self.broker.is_in_doubt() {
+            tracing::info!(
+                server_version = link.server_version(),
+                frame_max = link.frame_max(),
+                "broker link up"
+            );
+        }
         self.flow.link_up(link.frame_max(), link.max_message_bytes(), now);
         self.broker.opened(link, now);
         self.status.send_modify(|status| status.links += 1);
