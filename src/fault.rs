@@ -223,8 +223,8 @@ fault_kinds! {
     /// The exchange exists with other properties than those to declare (406).
     ExchangeMismatch: Halted, "exchange_mismatch",
         "make [rabbitmq.declare] agree with the exchange that exists, or leave it out";
-    /// The broker refused a message for its properties or size (406 and the like).
-    MessageRefused: Halted, "message_refused",
+    /// An event is held: the broker closed the channel or the connection over it (406 and the like).
+    MessageRefused: Held, "message_refused",
         "the broker's log names what it refused: correct the row's producer or the broker's limit";
     /// An event is held: returned as unroutable.
     EventUnroutable: Held, "event_unroutable",

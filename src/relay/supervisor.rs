@@ -9,7 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 use walrelay_engine::PgTimestamp;
-use walrelay_engine::flow::{Flow, FlowConfig, Intake, LogIdentity, Positions, StreamError, Timeout};
+use walrelay_engine::flow::{
+    Discarded, Flow, FlowConfig, Intake, LogIdentity, Positions, StreamError, Timeout,
+};
 use walrelay_engine::key::EventKey;
 use walrelay_engine::walsender::StatusUpdate;
 
@@ -134,6 +136,7 @@ impl Relay {
             }
         }
         self.send_status(now);
+        self.tell_discarded();
         self.tell_held();
     }
 
@@ -333,7 +336,29 @@ impl Relay {
     }
 
     fn fail_link(&mut self, error: &BrokerError, now: Instant) {
-        self.lose_link(Fault::new(error.kind(), error), now);
+        let fault = Fault::new(error.kind(), error);
+        // With a column in its name, a missing exchange is the fault of the event that named it.
+        let of_event = matches!(
+            fault.kind,
+            FaultKind::ExchangeMissing | FaultKind::ExchangeForbidden
+        ) && self.settings.broker.exchanges.is_empty();
+        if let BrokerError::Closed {
+            reply_code,
+            reply_text,
+            ..
+        } = error
+            && (of_event || fault.kind == FaultKind::MessageRefused)
+        {
+            self.flow.link_refused(*reply_code, reply_text, now);
+            return self.lose_link(
+                Fault {
+                    kind: FaultKind::BrokerClosed,
+                    ..fault
+                },
+                now,
+            );
+        }
+        self.lose_link(fault, now);
     }
 
     /// Gives up a link for a reason of ours.
@@ -395,6 +420,23 @@ impl Relay {
         };
         self.held = told;
         self.status.send_modify(|status| status.delivery = delivery);
+    }
+
+    fn tell_discarded(&mut self) {
+        for Discarded {
+            key,
+            message_id,
+            failure,
+        } in self.flow.take_discarded()
+        {
+            tracing::warn!(
+                event_id = message_id,
+                commit_lsn = %key.transaction.commit_lsn,
+                tx_seq = key.tx_seq,
+                cause = faults::held_kind(&failure).label(),
+                "event discarded by policy"
+            );
+        }
     }
 
     fn stop(&mut self) {
@@ -468,6 +510,7 @@ impl Relay {
             status.counters = *flow.counters();
             status.in_flight = flow.in_flight();
             status.in_flight_bytes = flow.in_flight_bytes();
+            status.held = flow.held_count();
             status.durable = flow.durable();
             status.received = flow.received();
             status.ticked = now;
