@@ -195,7 +195,7 @@ fault_kinds! {
         "check the user of rabbitmq.uri and its password (rabbitmq.password_file)";
     /// The TLS handshake with RabbitMQ failed.
     BrokerTls: Unavailable, "broker_tls",
-        "check the certificate authority and the host name of rabbitmq.uri against the broker's certificate";
+        "check rabbitmq.ca_file and the host name of rabbitmq.uri against the broker's certificate";
     /// The virtual host does not exist or is closed to this user (530).
     BrokerVhost: Halted, "broker_vhost",
         "create the virtual host and give the user permissions on it, or correct rabbitmq.uri";
