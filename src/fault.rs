@@ -124,6 +124,9 @@ fault_kinds! {
     /// The role lacks a privilege other than REPLICATION (42501).
     DatabaseForbidden: Halted, "database_forbidden",
         "grant the role of postgres.url what the error names";
+    /// Another session holds a lock that we need (55P03 under `lock_timeout`).
+    DatabaseLocked: Unavailable, "database_locked",
+        "wait for the session that holds the lock (pg_locks, pg_stat_activity) or end it, then try again";
     /// The server is a standby: it neither keeps the slot nor takes writes.
     DatabaseStandby: Unavailable, "database_standby",
         "let postgres.url point to the primary";
