@@ -1,8 +1,10 @@
 //! Bad input and faults of the surroundings: one line with cause and remedy, no exit, and no restart to heal.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use tokio::sync::OnceCell;
-use walrelay_testbed::{Postgres, PostgresOptions, RelayBuilder, StopMode, free_port, shared_rabbitmq};
+use walrelay_testbed::{
+    Postgres, PostgresOptions, Relay, RelayBuilder, StopMode, eventually_some, free_port, shared_rabbitmq,
+};
 
 use crate::complaint::{Part, complains, named, tells_no};
 use crate::world::{EXCHANGE, LONG, World};
@@ -617,13 +619,16 @@ async fn spoilt(spoil: &str, (cause, words): (&str, &[&str]), mend: &str) -> Res
     Ok(())
 }
 
-/// Through another two tries the relay never says that it is ready.
-async fn stays_unready(relay: &mut walrelay_testbed::Relay, cause: &str) -> Result<()> {
-    let tries = |lines: &[String]| lines.iter().filter(|line| line.contains(cause)).count();
-    let until = tries(&relay.log()) + 2;
-    while tries(&relay.log()) < until {
-        let readiness = relay.ready().await?;
-        ensure!(readiness.status == 503, "it said ready: {}", readiness.text);
-    }
-    Ok(())
+/// Through a further try the relay never says that it is ready.
+async fn stays_unready(relay: &mut Relay, cause: &str) -> Result<()> {
+    let tries = || relay.log().iter().filter(|line| line.contains(cause)).count();
+    let until = tries() + 1;
+    eventually_some("a further try", LONG, || async {
+        match relay.ready().await {
+            Ok(readiness) if readiness.is_ready() => Some(Err(anyhow!("it said ready: {}", readiness.text))),
+            Ok(_) => (tries() >= until).then_some(Ok(())),
+            Err(error) => Some(Err(error.into())),
+        }
+    })
+    .await?
 }
