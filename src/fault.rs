@@ -124,6 +124,9 @@ fault_kinds! {
     /// The role lacks a privilege other than REPLICATION (42501).
     DatabaseForbidden: Halted, "database_forbidden",
         "grant the role of postgres.url what the error names";
+    /// Another session holds a lock that we need (55P03 under `lock_timeout`).
+    DatabaseLocked: Unavailable, "database_locked",
+        "wait for the session that holds the lock (pg_locks, pg_stat_activity) or end it, then try again";
     /// The server is a standby: it neither keeps the slot nor takes writes.
     DatabaseStandby: Unavailable, "database_standby",
         "let postgres.url point to the primary";
@@ -195,7 +198,7 @@ fault_kinds! {
         "check the user of rabbitmq.uri and its password (rabbitmq.password_file)";
     /// The TLS handshake with RabbitMQ failed.
     BrokerTls: Unavailable, "broker_tls",
-        "check the certificate authority and the host name of rabbitmq.uri against the broker's certificate";
+        "check rabbitmq.ca_file and the host name of rabbitmq.uri against the broker's certificate";
     /// The virtual host does not exist or is closed to this user (530).
     BrokerVhost: Halted, "broker_vhost",
         "create the virtual host and give the user permissions on it, or correct rabbitmq.uri";

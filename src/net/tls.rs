@@ -226,7 +226,10 @@ fn classify(host: &str, error: io::Error) -> TlsError {
         reason = "the enum is non-exhaustive and long"
     )]
     match certificate {
-        CertificateError::UnknownIssuer => TlsError::UnknownIssuer { host, source },
+        // A bad signature is how another authority of the same name shows, such as one that was made anew.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            TlsError::UnknownIssuer { host, source }
+        }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             TlsError::NameMismatch { host, source }
         }
@@ -407,6 +410,10 @@ mod tests {
         };
         assert_eq!(
             of(CertificateError::UnknownIssuer),
+            "the certificate of db is not signed by a trusted root"
+        );
+        assert_eq!(
+            of(CertificateError::BadSignature),
             "the certificate of db is not signed by a trusted root"
         );
         assert_eq!(

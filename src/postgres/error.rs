@@ -390,6 +390,7 @@ fn server_kind(step: Step, code: SqlState) -> FaultKind {
         SqlState::INSUFFICIENT_PRIVILEGE => FaultKind::DatabaseForbidden,
         SqlState::OBJECT_IN_USE if walsender => FaultKind::SlotInUse,
         SqlState::LOCK_NOT_AVAILABLE if step == Step::CreateSlot => FaultKind::SlotBlocked,
+        SqlState::LOCK_NOT_AVAILABLE => FaultKind::DatabaseLocked,
         // The publication is looked up at the first change, not at the start.
         SqlState::UNDEFINED_OBJECT if step == Step::Stream => FaultKind::PublicationMissing,
         SqlState::UNDEFINED_OBJECT if walsender => FaultKind::SlotMissing,
@@ -456,6 +457,11 @@ mod tests {
             (Step::DropSlot, "55006", FaultKind::SlotInUse),
             (Step::CreateSlot, "55000", FaultKind::WalLevel),
             (Step::CreateSlot, "55P03", FaultKind::SlotBlocked),
+            (
+                Step::Query("create the publication"),
+                "55P03",
+                FaultKind::DatabaseLocked,
+            ),
             (Step::CreateSlot, "53400", FaultKind::SlotsExhausted),
             (
                 Step::OpenControl,

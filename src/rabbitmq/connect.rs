@@ -1,10 +1,8 @@
 //! Opening a link: TCP, TLS, SASL, tuning, channel, exchange, confirms.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ClientConfig;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::{Instant, timeout_at};
 use walrelay_engine::amqp::{
@@ -15,7 +13,8 @@ use walrelay_engine::flow::CHANNEL;
 use super::error::Phase;
 use super::link::{Negotiated, append_close_answer};
 use super::{BrokerError, BrokerUri, Exchange, Link};
-use crate::net::{self, Stream, Wire, tls};
+use crate::net::tls::{self, TlsVerification};
+use crate::net::{self, Stream, Wire};
 
 /// The largest frame we ask for, in bytes: RabbitMQ's own default, <https://www.rabbitmq.com/docs/configure>.
 const FRAME_MAX: u32 = 131_072;
@@ -34,8 +33,8 @@ pub struct Connector {
     pub uri: BrokerUri,
     /// A file with the password, which wins over the URI's; read at each connect.
     pub password_file: Option<PathBuf>,
-    /// TLS, where the URI says `amqps`.
-    pub tls: Option<Arc<ClientConfig>>,
+    /// TLS, where the URI says `amqps`; the roots are read at each connect, so that a replaced file takes effect.
+    pub tls: Option<TlsVerification>,
     /// The name that RabbitMQ lists the connection under.
     pub name: String,
     /// The interval of heartbeats that we propose; none if zero.
@@ -97,9 +96,14 @@ impl Opening<'_> {
         let uri = &self.connector.uri;
         let socket = net::connect_tcp(&uri.host, uri.port, self.deadline).await?;
         let stream = match &self.connector.tls {
-            Some(config) => {
+            Some(verification) => {
                 self.step = "the TLS handshake";
-                tls::handshake(Arc::clone(config), &uri.host, socket).await?
+                let verification = verification.clone();
+                // Reading the system's roots takes some hundred file operations.
+                let config = tokio::task::spawn_blocking(move || tls::client_config(&verification))
+                    .await
+                    .map_err(|_| BrokerError::Eof { opening: true })??;
+                tls::handshake(config, &uri.host, socket).await?
             }
             None => Stream::Tcp(socket),
         };
