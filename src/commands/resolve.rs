@@ -10,7 +10,7 @@ use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
 use crate::config::{Config, Validator};
-use crate::net::tls::{self, RootSource, TlsVerification};
+use crate::net::tls::{RootSource, TlsVerification};
 use crate::postgres::{ConnectTarget, PublicationName, QualifiedTable, SlotName, Source, StartOptions};
 use crate::rabbitmq::{self, BrokerUri, Exchange};
 use crate::relay::{DatabaseSettings, RelaySettings};
@@ -120,11 +120,7 @@ fn broker(config: &Config, route: &Route, auto_setup: bool) -> anyhow::Result<ra
         .ca_file
         .clone()
         .map_or(RootSource::System, RootSource::File);
-    let tls = if uri.tls {
-        Some(tls::client_config(&TlsVerification::Full(roots))?)
-    } else {
-        None
-    };
+    let tls = uri.tls.then_some(TlsVerification::Full(roots));
     let declare = rabbitmq.declare.or(auto_setup.then_some(ExchangeType::Topic));
     // An exchange with a column in its name is known only when an event comes.
     let exchange = route.exchange.as_constant().map(|name| Exchange {

@@ -1,5 +1,6 @@
 //! Opening a link: TCP, TLS, SASL, tuning, channel, exchange, confirms.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use walrelay_engine::flow::CHANNEL;
 use super::error::Phase;
 use super::link::{Negotiated, append_close_answer};
 use super::{BrokerError, BrokerUri, Exchange, Link};
-use crate::net::{self, Stream, Wire, tls};
+use crate::net::tls::{self, TlsVerification};
+use crate::net::{self, Stream, Wire};
 
 /// The largest frame we ask for, in bytes: RabbitMQ's own default, <https://www.rabbitmq.com/docs/configure>.
 const FRAME_MAX: u32 = 131_072;
@@ -34,8 +36,8 @@ pub struct Connector {
     pub uri: BrokerUri,
     /// A file with the password, which wins over the URI's; read at each connect.
     pub password_file: Option<PathBuf>,
-    /// TLS, where the URI says `amqps`.
-    pub tls: Option<Arc<ClientConfig>>,
+    /// How far the broker's certificate is checked, where the URI says `amqps`. The roots are read at each connect.
+    pub tls: Option<TlsVerification>,
     /// The name that RabbitMQ lists the connection under.
     pub name: String,
     /// The interval of heartbeats that we propose; none if zero.
@@ -97,9 +99,9 @@ impl Opening<'_> {
         let uri = &self.connector.uri;
         let socket = net::connect_tcp(&uri.host, uri.port, self.deadline).await?;
         let stream = match &self.connector.tls {
-            Some(config) => {
+            Some(verification) => {
                 self.step = "the TLS handshake";
-                tls::handshake(Arc::clone(config), &uri.host, socket).await?
+                tls::handshake(client_config(verification).await?, &uri.host, socket).await?
             }
             None => Stream::Tcp(socket),
         };
@@ -263,6 +265,13 @@ impl Opening<'_> {
             return Err(error);
         }
     }
+}
+
+/// Reading the system's roots takes some hundred file operations, so not on the relay's own thread.
+async fn client_config(verification: &TlsVerification) -> Result<Arc<ClientConfig>, BrokerError> {
+    let verification = verification.clone();
+    let built = tokio::task::spawn_blocking(move || tls::client_config(&verification)).await;
+    Ok(built.map_err(io::Error::from)??)
 }
 
 /// Settles on the smaller of both sides' limits; zero means none (specification, section 1.4.2.5 and .6).
