@@ -223,8 +223,8 @@ fault_kinds! {
     /// The exchange exists with other properties than those to declare (406).
     ExchangeMismatch: Halted, "exchange_mismatch",
         "make [rabbitmq.declare] agree with the exchange that exists, or leave it out";
-    /// The broker refused a message for its properties or size (406 and the like).
-    MessageRefused: Halted, "message_refused",
+    /// An event is held: the broker closed the channel or the connection over it (406 and the like).
+    MessageRefused: Held, "message_refused",
         "the broker's log names what it refused: correct the row's producer or the broker's limit";
     /// An event is held: returned as unroutable.
     EventUnroutable: Held, "event_unroutable",
@@ -235,6 +235,9 @@ fault_kinds! {
     /// An event is held: the row cannot become a message.
     EventInvalid: Held, "event_invalid",
         "see the log line for the column at fault; the event stays held until it is settled by hand";
+    /// The address of `admin.listen` cannot be had: taken, or not this machine's.
+    AdminUnbound: Unavailable, "admin_unbound",
+        "end the process that listens there, or choose another address for admin.listen; events flow meanwhile";
     /// The exclusive lock of a command is taken by another one, or a rule of the configuration is broken.
     Configuration: Halted, "configuration",
         "correct the configuration: `walrelay config check`";

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::key::{EventKey, TransactionKey};
 
-/// The newest settled events of one system id and timeline, in stream order.
+/// The newest settled events of one system id and timeline, by position.
 ///
 /// It only saves duplicates: what has been forgotten is published again, never lost.
 #[derive(Debug)]
@@ -30,23 +30,28 @@ impl History {
         }
     }
 
-    /// Notes that `key` and every event before it in the stream are settled. Keys come in stream order.
+    /// Notes that `key` and every event before it in its transaction are settled.
+    ///
+    /// Keys come in stream order, but for what a server brings again that has been forgotten.
     pub fn settled(&mut self, key: EventKey) {
-        if let Some(run) = self
-            .runs
-            .back_mut()
-            .filter(|run| run.transaction == key.transaction)
-        {
-            run.through = key.tx_seq;
-            return;
-        }
-        if self.runs.len() >= self.capacity {
-            self.runs.pop_front();
-        }
-        self.runs.push_back(Run {
+        let run = Run {
             transaction: key.transaction,
             through: key.tx_seq,
-        });
+        };
+        let commit_lsn = key.transaction.commit_lsn;
+        let at = match self.runs.back() {
+            Some(last) if last.transaction.commit_lsn < commit_lsn => self.runs.len(),
+            _ => self
+                .runs
+                .partition_point(|run| run.transaction.commit_lsn < commit_lsn),
+        };
+        match self.runs.get_mut(at) {
+            Some(known) if known.transaction.commit_lsn == commit_lsn => *known = run,
+            _ => self.runs.insert(at, run),
+        }
+        if self.runs.len() > self.capacity {
+            self.runs.pop_front();
+        }
     }
 
     /// Whether exactly this event was settled.
@@ -105,6 +110,17 @@ mod tests {
         let mut history = History::new(10);
         history.settled(key(100, 7, 9));
         assert!(!history.contains(&key(100, 8, 0)));
+    }
+
+    #[test]
+    fn what_was_forgotten_and_is_settled_again_takes_no_place_of_newer_ones() {
+        let mut history = History::new(2);
+        for position in [200, 300, 100, 250] {
+            history.settled(key(position, 1, 0));
+        }
+        assert!(history.contains(&key(250, 1, 0)));
+        assert!(history.contains(&key(300, 1, 0)));
+        assert_eq!(history.runs.len(), 2);
     }
 
     #[test]

@@ -24,14 +24,29 @@ pub struct Ledger {
     first: u64,
     open: Option<Open>,
     unsettled: usize,
+    /// Ends that are settled but wait until the stream has been received beyond a position of their own (R15).
+    waiting: VecDeque<Waiting>,
+    received: Lsn,
     durable: Lsn,
 }
+
+/// An end that may become durable once the stream has been received beyond `barrier`.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    end: Lsn,
+    barrier: Lsn,
+}
+
+/// More waiting ends than this are merged: the durable LSN then moves in larger steps.
+const WAITING_ENDS: usize = 1024;
 
 #[derive(Debug)]
 struct Transaction {
     unsettled: u32,
     /// Where the log may be acknowledged up to once this and all before are settled; none while it is open.
     end: Option<Lsn>,
+    /// Beyond which position the stream must have been received before that; `0/0` for none.
+    barrier: Lsn,
 }
 
 /// The transaction whose Commit has not been seen.
@@ -48,6 +63,19 @@ impl Ledger {
         Self::default()
     }
 
+    /// A ledger for a session whose first durable LSN waits until the stream has been received beyond `barrier`.
+    #[must_use]
+    pub fn starting_beyond(barrier: Lsn) -> Self {
+        let mut ledger = Self::default();
+        if barrier.is_valid() {
+            ledger.waiting.push_back(Waiting {
+                end: Lsn::INVALID,
+                barrier,
+            });
+        }
+        ledger
+    }
+
     /// A transaction begins.
     pub fn begin(&mut self) {
         self.open = Some(Open::WithoutEvents);
@@ -59,6 +87,7 @@ impl Ledger {
             self.transactions.push_back(Transaction {
                 unsettled: 0,
                 end: None,
+                barrier: Lsn::INVALID,
             });
             self.open = Some(Open::WithEvents);
         }
@@ -88,6 +117,12 @@ impl Ledger {
 
     /// One event of `transaction` is settled.
     pub fn settle(&mut self, transaction: TransactionNo) {
+        self.settle_beyond(transaction, Lsn::INVALID);
+    }
+
+    /// One event of `transaction` is settled by a write to the database that ends at `barrier`: the durable LSN passes
+    /// it only once the stream has been received beyond that write (R15). Nothing else waits for it meanwhile.
+    pub fn settle_beyond(&mut self, transaction: TransactionNo, barrier: Lsn) {
         let index = transaction
             .0
             .checked_sub(self.first)
@@ -101,6 +136,7 @@ impl Ledger {
         };
         debug_assert!(entry.unsettled > 0, "settled more events than were admitted");
         entry.unsettled = entry.unsettled.saturating_sub(1);
+        entry.barrier = entry.barrier.max(barrier);
         self.unsettled = self.unsettled.saturating_sub(1);
         self.advance();
     }
@@ -126,14 +162,18 @@ impl Ledger {
     /// No unsettled event and no open transaction: a keepalive's position may be reported (rule 3).
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.transactions.is_empty() && self.open.is_none()
+        self.transactions.is_empty() && self.waiting.is_empty() && self.open.is_none()
     }
 
     /// Everything received so far ends at `end`.
     fn reach(&mut self, end: Lsn) {
-        match self.transactions.back_mut() {
-            Some(last) => last.end = last.end.max(Some(end)),
-            None => self.durable = self.durable.max(end),
+        self.received = self.received.max(end);
+        if let Some(last) = self.transactions.back_mut() {
+            last.end = last.end.max(Some(end));
+        } else if let Some(last) = self.waiting.back_mut() {
+            last.end = last.end.max(end);
+        } else {
+            self.durable = self.durable.max(end);
         }
         self.advance();
     }
@@ -142,11 +182,36 @@ impl Ledger {
         while let Some(Transaction {
             unsettled: 0,
             end: Some(end),
+            barrier,
         }) = self.transactions.front()
         {
-            self.durable = self.durable.max(*end);
+            let (end, barrier) = (*end, *barrier);
+            self.wait(end, barrier);
             self.transactions.pop_front();
             self.first += 1;
+        }
+        while let Some(waiting) = self
+            .waiting
+            .front()
+            .filter(|waiting| waiting.barrier <= self.received)
+        {
+            self.durable = self.durable.max(waiting.end);
+            self.waiting.pop_front();
+        }
+    }
+
+    /// An end is settled; it becomes durable after those before it, and beyond its barrier.
+    fn wait(&mut self, end: Lsn, barrier: Lsn) {
+        let full = self.waiting.len() >= WAITING_ENDS;
+        match self.waiting.back_mut() {
+            // Behind one that waits for as much anyway, nothing is lost by waiting with it.
+            Some(last) if full || barrier <= last.barrier => {
+                *last = Waiting {
+                    end,
+                    barrier: last.barrier.max(barrier),
+                };
+            }
+            Some(_) | None => self.waiting.push_back(Waiting { end, barrier }),
         }
     }
 }
@@ -226,6 +291,37 @@ mod tests {
         assert_eq!(ledger.durable(), lsn(999));
     }
 
+    /// R15.
+    #[test]
+    fn a_dead_letters_transaction_waits_until_its_commit_has_been_received() {
+        let mut ledger = Ledger::new();
+        ledger.begin();
+        let event = ledger.admit();
+        ledger.commit(lsn(10));
+        ledger.settle_beyond(event, lsn(500));
+        ledger.begin();
+        ledger.commit(lsn(499));
+        assert_eq!(ledger.durable(), Lsn::INVALID);
+        assert!(!ledger.is_idle());
+        ledger.keepalive(lsn(500));
+        assert_eq!(ledger.durable(), lsn(500));
+        assert!(ledger.is_idle());
+    }
+
+    #[test]
+    fn any_number_of_ends_wait_in_bounded_memory() {
+        let mut ledger = Ledger::new();
+        for position in 1..10_000 {
+            ledger.begin();
+            let event = ledger.admit();
+            ledger.commit(lsn(position));
+            ledger.settle_beyond(event, lsn(100_000 + position));
+        }
+        assert!(ledger.waiting.len() <= WAITING_ENDS && ledger.transactions.is_empty());
+        ledger.keepalive(lsn(200_000));
+        assert_eq!(ledger.durable(), lsn(200_000));
+    }
+
     /// What the stream or the broker may do next.
     #[derive(Debug, Clone)]
     enum Step {
@@ -234,6 +330,8 @@ mod tests {
         Commit,
         Keepalive,
         Settle(prop::sample::Index),
+        /// Settled by a write that ends so far beyond what has been received.
+        SettleBeyond(prop::sample::Index, u64),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -243,6 +341,7 @@ mod tests {
             2 => Just(Step::Commit),
             1 => Just(Step::Keepalive),
             5 => any::<prop::sample::Index>().prop_map(Step::Settle),
+            1 => (any::<prop::sample::Index>(), 0..20u64).prop_map(|(index, ahead)| Step::SettleBeyond(index, ahead)),
         ]
     }
 
@@ -254,17 +353,27 @@ mod tests {
 
     #[derive(Debug)]
     enum Received {
-        Event { settled: bool },
+        /// Settled with the position that the stream must have been received beyond, if it is.
+        Event {
+            settled: Option<Lsn>,
+        },
         Position(Lsn),
     }
 
     impl Model {
         fn durable(&self) -> Lsn {
+            let positions = self.received.iter().filter_map(|received| match received {
+                Received::Position(position) => Some(*position),
+                Received::Event { .. } => None,
+            });
+            let reached = positions.max().unwrap_or_default();
             let mut durable = Lsn::INVALID;
             for received in &self.received {
                 match received {
-                    Received::Event { settled: false } => break,
-                    Received::Event { settled: true } => {}
+                    Received::Event {
+                        settled: Some(barrier),
+                    } if *barrier <= reached => {}
+                    Received::Event { .. } => break,
                     Received::Position(position) => durable = durable.max(*position),
                 }
             }
@@ -280,7 +389,7 @@ mod tests {
                 .iter()
                 .filter(|received| matches!(received, Received::Event { .. }));
             events
-                .skip_while(|received| matches!(received, Received::Event { settled: true }))
+                .skip_while(|received| matches!(received, Received::Event { settled: Some(_) }))
                 .count()
         }
     }
@@ -305,7 +414,7 @@ mod tests {
                     }
                     Step::Admit if open => {
                         unsettled.push((ledger.admit(), model.received.len()));
-                        model.received.push(Received::Event { settled: false });
+                        model.received.push(Received::Event { settled: None });
                     }
                     Step::Commit if open => {
                         open = false;
@@ -321,9 +430,15 @@ mod tests {
                     Step::Settle(index) if !unsettled.is_empty() => {
                         let (transaction, event) = unsettled.swap_remove(index.index(unsettled.len()));
                         ledger.settle(transaction);
-                        model.received[event] = Received::Event { settled: true };
+                        model.received[event] = Received::Event { settled: Some(Lsn::INVALID) };
                     }
-                    Step::Begin | Step::Admit | Step::Commit | Step::Settle(_) => {}
+                    Step::SettleBeyond(index, ahead) if !unsettled.is_empty() => {
+                        let (transaction, event) = unsettled.swap_remove(index.index(unsettled.len()));
+                        let barrier = lsn(position + ahead);
+                        ledger.settle_beyond(transaction, barrier);
+                        model.received[event] = Received::Event { settled: Some(barrier) };
+                    }
+                    Step::Begin | Step::Admit | Step::Commit | Step::Settle(_) | Step::SettleBeyond(..) => {}
                 }
                 prop_assert_eq!(ledger.durable(), model.durable());
                 prop_assert!(ledger.durable() >= before, "the durable LSN went back");
@@ -339,10 +454,13 @@ mod tests {
             }
             for (transaction, event) in unsettled.into_iter().rev() {
                 ledger.settle(transaction);
-                model.received[event] = Received::Event { settled: true };
+                model.received[event] = Received::Event { settled: Some(Lsn::INVALID) };
             }
+            // Beyond every barrier.
+            position += 100;
+            ledger.keepalive(lsn(position));
             prop_assert!(ledger.is_idle());
-            prop_assert_eq!(ledger.durable(), model.durable());
+            prop_assert_eq!(ledger.durable(), lsn(position));
         }
     }
 }

@@ -13,11 +13,15 @@ pub mod hold;
 pub mod key;
 pub mod ledger;
 pub mod lsn;
+pub mod order;
 pub mod pgoutput;
+pub mod policy;
 #[cfg(test)]
 mod property;
+pub mod rate;
 pub mod report;
 pub mod route;
+pub mod row;
 pub mod timestamp;
 pub mod walsender;
 pub mod window;

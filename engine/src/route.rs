@@ -176,6 +176,55 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::pgoutput::sample::{Cell, Sample};
+    use crate::pgoutput::{Insert, Message};
+
+    /// Renders a template of the columns `a`, `b` and `c` for one row.
+    fn render(template: &str, row: [Cell; 3]) -> Result<String, RenderError> {
+        let index_of = |name: &str| ["a", "b", "c"].iter().position(|column| *column == name);
+        let bound = Template::parse(template).unwrap().bind(index_of).unwrap();
+        let frame = Sample::Insert {
+            oid: 1,
+            new: row.to_vec(),
+        }
+        .encode();
+        let Ok(Message::Insert(Insert { new, .. })) = Message::decode(&frame) else {
+            panic!("not an insert")
+        };
+        let mut out = "what was there before".to_owned();
+        bound.render(&new, &mut out).map(|()| out)
+    }
+
+    fn text(value: &str) -> Cell {
+        Cell::Text(value.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_template_is_rendered_with_the_columns_of_the_row() {
+        let row = || [text("order"), text(""), text("ü.{b}")];
+        for (template, rendered) in [
+            ("{a}.{c}", "order.ü.{b}"),
+            ("{c}{a}{a}", "ü.{b}orderorder"),
+            ("shop.{b}.x", "shop..x"),
+            ("{{{a}}}", "{order}"),
+            ("constant", "constant"),
+            ("", ""),
+        ] {
+            assert_eq!(render(template, row()).as_deref(), Ok(rendered), "{template}");
+        }
+    }
+
+    #[test]
+    fn a_column_without_a_usable_value_is_named() {
+        let row = |cell| [text("order"), Cell::Null, cell];
+        let null = Err(RenderError::Null { column: 1 });
+        assert_eq!(render("{a}.{b}", row(text("x"))), null);
+        assert_eq!(render("{a}.{c}", row(text("x"))).as_deref(), Ok("order.x"));
+        let unchanged = Err(RenderError::Null { column: 2 });
+        assert_eq!(render("{c}", row(Cell::Unchanged)), unchanged);
+        let not_utf8 = Err(RenderError::NotUtf8 { column: 2 });
+        assert_eq!(render("{c}", row(Cell::Text(vec![0xFF]))), not_utf8);
+    }
 
     #[test]
     fn a_template_is_literals_and_columns() {

@@ -54,6 +54,18 @@ impl Collector for Snapshot {
             ),
             ("invalid", "Rows that cannot become a message", counters.invalid),
             (
+                "refused",
+                "Messages over which the broker closed the channel or the connection",
+                counters.refused,
+            ),
+            (
+                "dead_lettered",
+                "Events stored as dead letters",
+                counters.dead_lettered,
+            ),
+            ("discarded", "Events dropped by policy", counters.discarded),
+            ("skipped", "Held events skipped by hand", counters.skipped),
+            (
                 "already_sent",
                 "Rows inserted with sent_at already set",
                 counters.already_sent,
@@ -84,6 +96,7 @@ impl Collector for Snapshot {
                 "Events admitted and not settled",
                 whole(status.in_flight),
             ),
+            ("held_events", "Events that are held", whole(status.held)),
             (
                 "in_flight_bytes",
                 "Bytes of messages in flight",
@@ -201,7 +214,7 @@ mod tests {
         });
         let text = encode(&status).unwrap();
         for line in [
-            "# HELP walrelay_confirmed Events confirmed by the broker.",
+            "# HELP walrelay_confirmed Events confirmed by the broker",
             "# TYPE walrelay_confirmed counter",
             "walrelay_confirmed_total 7",
             "walrelay_ready 0",

@@ -4,6 +4,8 @@ mod health;
 mod metrics;
 
 use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -13,9 +15,34 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::fault::FaultKind;
 use crate::relay::Status;
 
+/// The pause before the next try to get the address.
+const RETRY: Duration = Duration::from_secs(1);
+
 type Watched = watch::Receiver<Status>;
+
+/// Binds the address, trying for as long as it takes: during a restart the predecessor may still hold it, and events
+/// flow without an endpoint. Cancel safe.
+pub async fn listen(address: SocketAddr) -> TcpListener {
+    let mut told = false;
+    loop {
+        let error = match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) => error,
+        };
+        let kind = FaultKind::AdminUnbound;
+        let (cause, remedy) = (kind.label(), kind.remedy());
+        if told {
+            tracing::debug!(cause, listen = %address, error = %error, "as before");
+        } else {
+            tracing::warn!(cause, listen = %address, error = %error, remedy, "no health endpoint");
+            told = true;
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
 
 /// Serves until the listener fails.
 ///

@@ -6,15 +6,16 @@ use std::time::Duration;
 use secrecy::ExposeSecret as _;
 use walrelay_engine::event::{OutboxTable, Route};
 use walrelay_engine::flow::FlowConfig;
+use walrelay_engine::policy::{Policies, Policy};
 use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
-use crate::config::{Config, Validator};
+use crate::config::{Config, ExchangeType, FailurePolicy, Ordering, Validator};
 use crate::net::tls::{RootSource, TlsVerification};
+use crate::postgres;
 use crate::postgres::{ConnectTarget, PublicationName, QualifiedTable, SlotName, Source, StartOptions};
 use crate::rabbitmq::{self, BrokerUri, Exchange};
 use crate::relay::{DatabaseSettings, RelaySettings};
-use crate::{config::ExchangeType, postgres};
 
 /// The time for connecting to the broker, all steps together.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -75,6 +76,10 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         exchange: Template::parse(&config.rabbitmq.exchange)?,
         routing_key: Template::parse(&config.rabbitmq.routing_key)?,
     };
+    let policies = Policies {
+        unroutable: policy(delivery.on_unroutable),
+        invalid: policy(delivery.on_invalid),
+    };
     let flow = FlowConfig {
         tables: source
             .tables
@@ -90,6 +95,11 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         status_interval: config.postgres.status_interval,
         silence_timeout: config.postgres.wal_sender_timeout * SILENT_TIMEOUTS,
         app_id: config.rabbitmq.app_id.clone(),
+        policies,
+        keep_rows: delivery.hold_max_wal.is_some()
+            || [policies.unroutable, policies.invalid].contains(&Policy::DeadLetter),
+        strict: delivery.ordering == Ordering::Strict,
+        max_rate: delivery.max_rate,
     };
     Ok(RelaySettings {
         broker: broker(config, &route, auto_setup)?,
@@ -103,6 +113,14 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         shutdown_grace: delivery.shutdown_grace,
         exit_on_halt,
     })
+}
+
+const fn policy(policy: FailurePolicy) -> Policy {
+    match policy {
+        FailurePolicy::Hold => Policy::Hold,
+        FailurePolicy::DeadLetter => Policy::DeadLetter,
+        FailurePolicy::Discard => Policy::Discard,
+    }
 }
 
 fn outbox_table(table: &QualifiedTable, route: &Route) -> OutboxTable {

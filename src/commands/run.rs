@@ -1,7 +1,8 @@
 //! `walrelay run`.
 
+use std::net::SocketAddr;
+
 use anyhow::Context as _;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -17,21 +18,18 @@ pub(super) fn execute(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let settings = resolve::relay(config, args.auto_setup, args.exit_on_halt)?;
     block_on(async {
         let listen = config.admin.listen;
-        let listener = TcpListener::bind(listen).await.with_context(|| {
-            format!("listen on {listen} for health and metrics (admin.listen): choose a free address")
-        })?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), slot = config.postgres.slot, admin = %listen, "starting");
-        serve(settings, listener).await
+        serve(settings, listen).await
     })?
 }
 
-async fn serve(settings: RelaySettings, listener: TcpListener) -> anyhow::Result<Exit> {
+async fn serve(settings: RelaySettings, listen: SocketAddr) -> anyhow::Result<Exit> {
     let (status, watched) = watch::channel(Status::new(settings.database.source.slot.to_string()));
     let (stop, stopped) = watch::channel(false);
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut relay = std::pin::pin!(relay::run(settings, status, stopped));
-    let mut admin = std::pin::pin!(admin::serve(listener, watched));
+    let mut admin = std::pin::pin!(async { admin::serve(admin::listen(listen).await, watched).await });
     let mut signals = 0;
     loop {
         tokio::select! {

@@ -64,6 +64,9 @@ pub enum Kind {
     LogLevels,
 }
 
+/// What can be done with an event that cannot be delivered.
+const POLICIES: &[&str] = &["hold", "dead_letter", "discard"];
+
 /// What holds when nobody sets a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
@@ -242,6 +245,51 @@ pub static KEYS: &[Key] = &[
         },
         Presence::Optional,
         "the largest body to send; absent, by the broker's version",
+    ),
+    key(
+        "delivery.ordering",
+        Kind::Choice(&["pipelined", "strict"]),
+        Presence::Default("pipelined"),
+        "strict: no event is sent while an earlier one of its aggregate is unconfirmed",
+    ),
+    key(
+        "delivery.max_rate",
+        Kind::Integer {
+            min: 1,
+            max: 10_000_000,
+        },
+        Presence::Optional,
+        "the most messages to send in a second; absent, as many as the broker takes",
+    ),
+    key(
+        "delivery.on_unroutable",
+        Kind::Choice(POLICIES),
+        Presence::Default("hold"),
+        "what to do with an event that no queue is bound for",
+    ),
+    key(
+        "delivery.on_invalid",
+        Kind::Choice(POLICIES),
+        Presence::Default("hold"),
+        "what to do with a row that cannot become a message, or that the broker refuses",
+    ),
+    key(
+        "delivery.hold_max_wal",
+        Kind::Size {
+            min: 1,
+            max: 1024 * 1024 * MIB,
+        },
+        Presence::Optional,
+        "WAL written during a hold before the held event is stored as a dead letter after all; absent, it holds",
+    ),
+    key(
+        "delivery.dead_letters_max",
+        Kind::Integer {
+            min: 1,
+            max: 1_000_000_000,
+        },
+        Presence::Default("10000"),
+        "with so many dead letters pending, further events are held after all",
     ),
     key(
         "delivery.confirm_timeout",

@@ -81,6 +81,12 @@ fn without_anything_set_the_defaults_hold() {
         max_in_flight: 1000,
         max_in_flight_bytes: 32 * 1024 * 1024,
         max_message_bytes: None,
+        ordering: Ordering::Pipelined,
+        max_rate: None,
+        on_unroutable: FailurePolicy::Hold,
+        on_invalid: FailurePolicy::Hold,
+        hold_max_wal: None,
+        dead_letters_max: 10_000,
         confirm_timeout: Duration::from_secs(30),
         shutdown_grace: Duration::from_secs(10),
     };
@@ -172,7 +178,8 @@ fn an_unknown_key_names_file_line_key_and_the_nearest() {
     assert_eq!(
         error_of("delivery.backoff_multiplier = 5\n"),
         "walrelay.toml:3: unknown key delivery.backoff_multiplier; known keys of delivery are max_in_flight, \
-         max_in_flight_bytes, max_message_bytes, confirm_timeout, shutdown_grace"
+         max_in_flight_bytes, max_message_bytes, ordering, max_rate, on_unroutable, on_invalid, hold_max_wal, \
+         dead_letters_max, confirm_timeout, shutdown_grace"
     );
     assert_eq!(
         error_of("[rabitmq]\nx = 1"),

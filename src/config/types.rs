@@ -84,6 +84,18 @@ pub struct DeliveryConfig {
     pub max_in_flight_bytes: u64,
     /// The largest body in bytes; `None`: by the broker's version.
     pub max_message_bytes: Option<u64>,
+    /// In which order first deliveries come.
+    pub ordering: Ordering,
+    /// The most messages to send in a second; `None`: no limit.
+    pub max_rate: Option<u32>,
+    /// What to do with an event that no queue is bound for.
+    pub on_unroutable: FailurePolicy,
+    /// What to do with a row that cannot become a message, or that the broker refuses.
+    pub on_invalid: FailurePolicy,
+    /// Bytes of WAL written during a hold before the held event becomes a dead letter; `None`: it holds.
+    pub hold_max_wal: Option<u64>,
+    /// With so many dead letters pending, further events are held after all.
+    pub dead_letters_max: u32,
     /// How long a message may stay unanswered; 1 s or more.
     pub confirm_timeout: Duration,
     /// How long a stop waits for outstanding confirms; may be zero.
@@ -113,6 +125,26 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// In which order first deliveries come (R14 of `docs/delivery-rules.md`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ordering {
+    /// In commit order, but for nacks and returns.
+    Pipelined,
+    /// In commit order for each aggregate, always.
+    Strict,
+}
+
+/// What to do with an event that cannot be delivered (R8 to R10).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailurePolicy {
+    /// It waits, and nothing passes it.
+    Hold,
+    /// It is stored in `walrelay.dead_letters`.
+    DeadLetter,
+    /// It is dropped, counted and logged.
+    Discard,
 }
 
 /// The types of exchange that RabbitMQ has built in
@@ -191,6 +223,12 @@ impl Config {
                 max_in_flight: values.required("delivery.max_in_flight")?,
                 max_in_flight_bytes: values.required("delivery.max_in_flight_bytes")?,
                 max_message_bytes: values.optional("delivery.max_message_bytes"),
+                ordering: values.required("delivery.ordering")?,
+                max_rate: values.optional("delivery.max_rate"),
+                on_unroutable: values.required("delivery.on_unroutable")?,
+                on_invalid: values.required("delivery.on_invalid")?,
+                hold_max_wal: values.optional("delivery.hold_max_wal"),
+                dead_letters_max: values.required("delivery.dead_letters_max")?,
                 confirm_timeout: values.required("delivery.confirm_timeout")?,
                 shutdown_grace: values.required("delivery.shutdown_grace")?,
             },
@@ -313,6 +351,18 @@ fields! {
     Duration: Duration(wait) => Some(*wait);
     u64: Size(bytes) => Some(*bytes);
     u16: Integer(number) => u16::try_from(*number).ok();
+    u32: Integer(number) => u32::try_from(*number).ok();
+    Ordering: Word(word) => match *word {
+        "pipelined" => Some(Self::Pipelined),
+        "strict" => Some(Self::Strict),
+        _ => None,
+    };
+    FailurePolicy: Word(word) => match *word {
+        "hold" => Some(Self::Hold),
+        "dead_letter" => Some(Self::DeadLetter),
+        "discard" => Some(Self::Discard),
+        _ => None,
+    };
     SocketAddr: Address(address) => Some(*address);
     LogLevels: LogLevels(levels) => Some(levels.clone());
     LogFormat: Word(word) => match *word {

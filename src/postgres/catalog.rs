@@ -79,6 +79,8 @@ pub struct Column {
     pub name: String,
     /// Its type, which for a domain is the domain.
     pub type_oid: Oid,
+    /// The type as SQL names it.
+    pub type_name: String,
     /// Whether NULL is refused.
     pub not_null: bool,
 }
@@ -173,14 +175,15 @@ impl TableFacts {
         let oid: Oid = column(&row, 0, PURPOSE)?;
         let kind: String = column(&row, 1, PURPOSE)?;
 
-        let sql = "select attname::text, atttypid, attnotnull from pg_catalog.pg_attribute \
+        let sql = "select attname::text, atttypid, pg_catalog.format_type(atttypid, atttypmod), attnotnull from pg_catalog.pg_attribute \
                    where attrelid = $1 and attnum > 0 and not attisdropped order by attnum";
         let columns = session.run(PURPOSE, session.client().query(sql, &[&oid])).await?;
         let columns = columns.iter().map(|row| {
             Ok(Column {
                 name: column(row, 0, PURPOSE)?,
                 type_oid: column(row, 1, PURPOSE)?,
-                not_null: column(row, 2, PURPOSE)?,
+                type_name: column(row, 2, PURPOSE)?,
+                not_null: column(row, 3, PURPOSE)?,
             })
         });
         let (row_filter, column_list) = match publication {

@@ -1,6 +1,6 @@
 //! The look before streaming: is everything there, and does it fit? What does not is a typed error with a fault.
 
-use walrelay_engine::event::REQUIRED_COLUMNS;
+use walrelay_engine::event::{PayloadType, REQUIRED_COLUMNS};
 
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts, TableKind};
 use super::control::ControlSession;
@@ -158,6 +158,16 @@ pub enum Unfit {
         /// The column.
         column: &'static str,
     },
+    /// A payload that no body can be made of.
+    #[error(
+        "the column `payload` of the table {table} is of the type {type_name}, not json, jsonb, text or bytea"
+    )]
+    PayloadType {
+        /// The table.
+        table: QualifiedTable,
+        /// The type as SQL names it.
+        type_name: String,
+    },
     /// A table that is not published.
     #[error("the table {table} is not in the publication `{publication}`")]
     NotPublished {
@@ -190,6 +200,7 @@ impl Unfit {
             Self::TableMissing { .. } | Self::NotATable { .. } => FaultKind::TableMissing,
             Self::Unlogged { .. } => FaultKind::TableUnlogged,
             Self::ColumnMissing { .. } => FaultKind::ColumnMissing,
+            Self::PayloadType { .. } => FaultKind::PayloadType,
             Self::NotPublished { .. } => FaultKind::TableNotPublished,
         }
     }
@@ -306,8 +317,15 @@ pub(super) fn check_table(facts: Option<TableFacts>, table: &QualifiedTable) -> 
     if !facts.logged {
         return Err(Unfit::Unlogged { table });
     }
-    match REQUIRED_COLUMNS.into_iter().find(|name| !facts.has_column(name)) {
-        Some(column) => Err(Unfit::ColumnMissing { table, column }),
+    if let Some(column) = REQUIRED_COLUMNS.into_iter().find(|name| !facts.has_column(name)) {
+        return Err(Unfit::ColumnMissing { table, column });
+    }
+    let payload = facts.columns.iter().find(|column| column.name == "payload");
+    match payload.filter(|payload| PayloadType::of(payload.type_oid).is_none()) {
+        Some(payload) => Err(Unfit::PayloadType {
+            table,
+            type_name: payload.type_name.clone(),
+        }),
         None => Ok(facts),
     }
 }
@@ -381,6 +399,7 @@ mod tests {
         let column = |name: &str| Column {
             name: name.to_owned(),
             type_oid: 25,
+            type_name: "text".to_owned(),
             not_null: true,
         };
         TableFacts {
@@ -488,6 +507,10 @@ mod tests {
             table_fault(|t, _| drop(t.columns.pop())),
             Some(FaultKind::ColumnMissing)
         );
+        let to_integers = |t: &mut TableFacts, _: &mut PublicationFacts| {
+            t.columns.iter_mut().for_each(|column| column.type_oid = 23);
+        };
+        assert_eq!(table_fault(to_integers), Some(FaultKind::PayloadType));
         assert_eq!(
             table_fault(|_, p| p.tables.clear()),
             Some(FaultKind::TableNotPublished)

@@ -29,6 +29,7 @@ pub(super) const fn held_kind(failure: &Failure) -> FaultKind {
         Failure::Nacked => FaultKind::EventNacked,
         Failure::Unanswered => FaultKind::ConfirmTimeout,
         Failure::Invalid { .. } => FaultKind::EventInvalid,
+        Failure::Refused { .. } => FaultKind::MessageRefused,
     }
 }
 
@@ -48,6 +49,12 @@ pub(super) fn held(held: &Held<'_>) -> Fault {
             "exchange \"{exchange}\" did not confirm it with routing key \"{routing_key}\" within the time allowed"
         ),
         Failure::Invalid { reason, .. } => reason.to_string(),
+        Failure::Refused {
+            reply_code,
+            reply_text,
+        } => {
+            format!("RabbitMQ refused it (reply code {reply_code}): {reply_text}")
+        }
     };
     Fault {
         kind: held_kind(held.failure),

@@ -21,6 +21,8 @@ pub(super) struct Side<C> {
     state: State<C>,
     backoff: Backoff,
     status: SideStatus,
+    /// Whether the fault of the status struck a connection that was up.
+    struck_while_up: bool,
 }
 
 #[derive(Debug)]
@@ -44,6 +46,7 @@ impl<C: Send + 'static> Side<C> {
                 since: SystemTime::now(),
                 fault: None,
             },
+            struck_while_up: false,
         }
     }
 
@@ -98,28 +101,53 @@ impl<C: Send + 'static> Side<C> {
         }
     }
 
-    /// It is up.
+    /// Whether a fault that needs a person has struck a connection that was up, so that a new one tells nothing: it
+    /// will be struck again when delivery gets to the same point.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        let fault = self.status.fault.as_ref();
+        self.struck_while_up && fault.is_some_and(|fault| fault.kind.class() == Class::Halted)
+    }
+
+    /// It is up. A doubtful one keeps its fault until it has proved itself, so that readiness does not flap.
     pub(super) fn opened(&mut self, connection: C, now: Instant) {
         self.state = State::Up {
             connection: Box::new(connection),
             since: now,
         };
-        self.status = SideStatus {
-            state: SideState::Up,
-            since: SystemTime::now(),
-            fault: None,
-        };
+        let doubted = self.is_in_doubt();
+        self.status.state = SideState::Up;
+        if doubted {
+            tracing::debug!(side = self.name, "connected, but not yet proved");
+        } else {
+            self.status.since = SystemTime::now();
+            self.status.fault = None;
+        }
+    }
+
+    /// Ends the doubt about a connection that has lasted.
+    pub(super) fn prove(&mut self, now: Instant) {
+        if self.has_lasted(now) && self.is_in_doubt() {
+            self.set_fault(None);
+            tracing::info!(side = self.name, "fault is over");
+        }
+    }
+
+    fn has_lasted(&self, now: Instant) -> bool {
+        matches!(&self.state, State::Up { since, .. } if now >= *since + PROVED_AFTER)
     }
 
     /// It failed, or could not be opened: logged when it is news, and tried again after a pause. Returns the connection
     /// that was up, for a last word.
     pub(super) fn failed(&mut self, fault: Fault, now: Instant) -> Option<C> {
-        if matches!(&self.state, State::Up { since, .. } if now >= *since + PROVED_AFTER) {
+        self.prove(now);
+        if self.has_lasted(now) {
             self.backoff.reset();
         }
+        let doubted = self.is_in_doubt();
+        self.struck_while_up = matches!(self.state, State::Up { .. });
         let delay = self.backoff.next(fault.kind.class());
         self.tell(&fault, delay);
-        let was_down = self.status.state == SideState::Down;
+        let was_down = doubted || self.status.state == SideState::Down;
         self.status = SideStatus {
             state: SideState::Down,
             since: if was_down {
@@ -161,17 +189,19 @@ impl<C: Send + 'static> Side<C> {
         }
     }
 
-    /// One line per change: a fault that merely goes on is repeated at debug only.
+    /// One line per change: a fault that merely goes on is repeated at debug only. For a person the words count too:
+    /// the second missing column is news.
     fn tell(&self, fault: &Fault, delay: Duration) {
+        let halted = fault.kind.class() == Class::Halted;
         let known = self
             .status
             .fault
             .as_ref()
-            .is_some_and(|known| known.kind == fault.kind);
+            .is_some_and(|known| known.kind == fault.kind && (!halted || known.message == fault.message));
         let (side, cause, remedy) = (self.name, fault.kind.label(), fault.kind.remedy());
         let (error, delay_ms) = (fault.message.as_str(), delay.as_millis());
         match fault.kind.class() {
-            _ if known => tracing::debug!(side, cause, error, delay_ms, "still unavailable"),
+            _ if known => tracing::debug!(side, cause, error, delay_ms, "as before"),
             Class::Halted => tracing::error!(side, cause, error, remedy, delay_ms, "halted"),
             Class::Unavailable | Class::Held => {
                 tracing::warn!(side, cause, error, remedy, delay_ms, "unavailable");

@@ -24,6 +24,8 @@ pub struct Status {
     pub in_flight: usize,
     /// Bytes of messages in flight.
     pub in_flight_bytes: usize,
+    /// Events that are held.
+    pub held: usize,
     /// The durable LSN, while a session is up.
     pub durable: Option<Lsn>,
     /// How far the log has been received, while a session is up.
@@ -105,6 +107,7 @@ impl Status {
             counters: Counters::default(),
             in_flight: 0,
             in_flight_bytes: 0,
+            held: 0,
             durable: None,
             received: None,
             sessions: 0,
@@ -131,11 +134,11 @@ impl Status {
             .flatten()
     }
 
-    /// The kinds of fault that need a person, so every halt and every held event.
+    /// The kinds of fault that need a person. A held event is not among them: it waits under its policy.
     pub fn halts(&self) -> impl Iterator<Item = FaultKind> {
         self.faults()
             .map(|fault| fault.kind)
-            .filter(|kind| kind.class() != Class::Unavailable)
+            .filter(|kind| kind.class() == Class::Halted)
     }
 }
 

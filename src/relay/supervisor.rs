@@ -9,7 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 use walrelay_engine::PgTimestamp;
-use walrelay_engine::flow::{Flow, FlowConfig, Intake, LogIdentity, Positions, StreamError, Timeout};
+use walrelay_engine::flow::{
+    Discarded, Flow, FlowConfig, Intake, LogIdentity, Positions, StreamError, Timeout,
+};
 use walrelay_engine::key::EventKey;
 use walrelay_engine::walsender::StatusUpdate;
 
@@ -125,11 +127,16 @@ impl Relay {
         }
         self.read_stream(now);
         self.handle_timeouts(now);
+        self.database.prove(now);
+        self.broker.prove(now);
         if let Some(link) = self.broker.up() {
             let published = self.flow.poll_publish(link.output(), PUBLISH_TARGET, now);
-            tracing::trace!(published, "published");
+            if published > 0 {
+                tracing::trace!(published, in_flight = self.flow.in_flight(), "published");
+            }
         }
         self.send_status(now);
+        self.tell_discarded();
         self.tell_held();
     }
 
@@ -263,15 +270,17 @@ impl Relay {
         // Set-up is for the start; a slot that goes missing later must not come back empty.
         self.settings.database.auto_setup = false;
         let identity = session.identity();
-        tracing::info!(
-            slot = %self.settings.database.source.slot,
-            server_version = %session.server_version(),
-            system_id = identity.system_id,
-            timeline = identity.timeline,
-            "replication session started"
-        );
+        if !self.database.is_in_doubt() {
+            tracing::info!(
+                slot = %self.settings.database.source.slot,
+                server_version = %session.server_version(),
+                system_id = identity.system_id,
+                timeline = identity.timeline,
+                "replication session started"
+            );
+        }
         let identity = LogIdentity {
-            system_id: identity.system_id.to_string(),
+            system_id: identity.system_id,
             timeline: identity.timeline,
         };
         if self.flow.session_started(identity, now) {
@@ -293,11 +302,13 @@ impl Relay {
             Ok(link) => link,
             Err(fault) => return self.lose_link(fault, now),
         };
-        tracing::info!(
-            server_version = link.server_version(),
-            frame_max = link.frame_max(),
-            "broker link up"
-        );
+        if !self.broker.is_in_doubt() {
+            tracing::info!(
+                server_version = link.server_version(),
+                frame_max = link.frame_max(),
+                "broker link up"
+            );
+        }
         self.flow.link_up(link.frame_max(), link.max_message_bytes(), now);
         self.broker.opened(link, now);
         self.status.send_modify(|status| status.links += 1);
@@ -325,7 +336,29 @@ impl Relay {
     }
 
     fn fail_link(&mut self, error: &BrokerError, now: Instant) {
-        self.lose_link(Fault::new(error.kind(), error), now);
+        let fault = Fault::new(error.kind(), error);
+        // With a column in its name, a missing exchange is the fault of the event that named it.
+        let of_event = matches!(
+            fault.kind,
+            FaultKind::ExchangeMissing | FaultKind::ExchangeForbidden
+        ) && self.settings.broker.exchanges.is_empty();
+        if let BrokerError::Closed {
+            reply_code,
+            reply_text,
+            ..
+        } = error
+            && (of_event || fault.kind == FaultKind::MessageRefused)
+        {
+            self.flow.link_refused(*reply_code, reply_text, now);
+            return self.lose_link(
+                Fault {
+                    kind: FaultKind::BrokerClosed,
+                    ..fault
+                },
+                now,
+            );
+        }
+        self.lose_link(fault, now);
     }
 
     /// Gives up a link for a reason of ours.
@@ -387,6 +420,23 @@ impl Relay {
         };
         self.held = told;
         self.status.send_modify(|status| status.delivery = delivery);
+    }
+
+    fn tell_discarded(&mut self) {
+        for Discarded {
+            key,
+            message_id,
+            failure,
+        } in self.flow.take_discarded()
+        {
+            tracing::warn!(
+                event_id = message_id,
+                commit_lsn = %key.transaction.commit_lsn,
+                tx_seq = key.tx_seq,
+                cause = faults::held_kind(&failure).label(),
+                "event discarded by policy"
+            );
+        }
     }
 
     fn stop(&mut self) {
@@ -460,6 +510,7 @@ impl Relay {
             status.counters = *flow.counters();
             status.in_flight = flow.in_flight();
             status.in_flight_bytes = flow.in_flight_bytes();
+            status.held = flow.held_count();
             status.durable = flow.durable();
             status.received = flow.received();
             status.ticked = now;

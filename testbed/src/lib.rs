@@ -13,8 +13,10 @@
 //! Environment: `WALRELAY_TEST_PATIENCE` multiplies every deadline, `WALRELAY_TEST_PG_BIN` and
 //! `WALRELAY_TEST_RABBITMQ_BIN` name the folders of the servers' programs.
 
+mod account;
 mod certificates;
 mod database;
+mod epmd;
 mod error;
 mod folder;
 mod http;
@@ -30,6 +32,7 @@ mod relay_config;
 pub mod scripted_broker;
 mod shared;
 mod topology;
+mod vhost;
 mod wait;
 mod watchdog;
 
@@ -43,11 +46,12 @@ pub use ports::free_port;
 pub use postgres::{Postgres, PostgresOptions, StopMode};
 pub use process::Signal;
 pub use proxy::{Direction, TcpProxy};
-pub use rabbitmq::{RabbitMq, RabbitMqOptions, Vhost};
+pub use rabbitmq::{RabbitMq, RabbitMqOptions};
 pub use recorder::{Delivery, Keep, Recorder};
 pub use relay::{CommandOutput, Readiness, Relay};
 pub use relay_config::RelayBuilder;
 pub use scripted_broker::{Offer, Published, ScriptedBroker, ScriptedConnection};
 pub use shared::{shared_postgres, shared_rabbitmq};
 pub use topology::{QueueKind, QueueOptions};
+pub use vhost::Vhost;
 pub use wait::{eventually, eventually_some, patience};

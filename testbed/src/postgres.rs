@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio_postgres::{Client, NoTls};
 
+use crate::account::{Account, give};
 use crate::certificates::Certificates;
 use crate::database::{self, Database};
 use crate::error::{Attempt as _, Error, Result};
@@ -354,42 +355,6 @@ async fn answers(socket_dir: &Path, port: u16) -> bool {
 /// A value in postgresql.conf's single quotes.
 fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\'', "''"))
-}
-
-/// An account other than root's: PostgreSQL refuses to run as root.
-#[derive(Debug, Clone, Copy)]
-struct Account {
-    uid: u32,
-    gid: u32,
-}
-
-impl Account {
-    /// The account to switch to: none unless we are root.
-    fn for_servers() -> Result<Option<Account>> {
-        if !rustix::process::geteuid().is_root() {
-            return Ok(None);
-        }
-        let passwd = std::fs::read_to_string("/etc/passwd").attempt("read /etc/passwd")?;
-        let account = |name: &str| {
-            passwd.lines().find_map(|line| {
-                let mut fields = line.split(':');
-                (fields.next() == Some(name)).then_some(())?;
-                let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
-                Some(Account { uid, gid })
-            })
-        };
-        let found = account("postgres").or_else(|| account("nobody"));
-        let missing =
-            "PostgreSQL refuses to run as root, and there is no account postgres or nobody to switch to";
-        found.map(Some).ok_or_else(|| Error::Missing(missing.to_owned()))
-    }
-}
-
-fn give(path: &Path, account: Option<Account>) -> Result<()> {
-    let Some(Account { uid, gid }) = account else {
-        return Ok(());
-    };
-    std::os::unix::fs::chown(path, Some(uid), Some(gid)).attempt(format!("give {} away", path.display()))
 }
 
 /// `WALRELAY_TEST_PG_BIN`, else the newest Debian cluster's programs, else what `pg_config` names.

@@ -8,19 +8,19 @@ use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::process::Command;
 use std::time::Duration;
 
-use lapin::{Connection, ConnectionProperties};
 use tokio::sync::Mutex;
 
 use crate::certificates::Certificates;
+use crate::epmd::epmd_port;
 use crate::error::{Attempt as _, Error, Result};
 use crate::folder::Folder;
 use crate::ports::free_port;
 use crate::process::{self, Process, Signal};
-use crate::wait::{eventually_some, patience};
+use crate::vhost::Vhost;
+use crate::wait::eventually_some;
 
 /// How long a start or a stop may take.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -236,6 +236,24 @@ impl RabbitMq {
             .map_or(Ok(()), |process| process.signal(Signal::Continue))
     }
 
+    /// Raises the memory alarm: every connection that publishes is blocked from its next publish on.
+    ///
+    /// # Errors
+    /// As [`ctl`](Self::ctl).
+    pub async fn raise_memory_alarm(&mut self) -> Result<()> {
+        self.ctl(&["set_vm_memory_high_watermark", "absolute", "1MB"])
+            .await
+            .map(drop)
+    }
+
+    /// Clears the memory alarm again.
+    ///
+    /// # Errors
+    /// As [`ctl`](Self::ctl).
+    pub async fn clear_memory_alarm(&mut self) -> Result<()> {
+        self.ctl(&["set_vm_memory_high_watermark", "0.4"]).await.map(drop)
+    }
+
     /// Starts the stopped or killed broker, and waits until it answers.
     ///
     /// # Errors
@@ -280,8 +298,6 @@ impl RabbitMq {
             "log.console = true".to_owned(),
             "log.console.level = info".to_owned(),
             "log.file = false".to_owned(),
-            // The default, 40 % of the memory, is a matter of the machine and of other test runs.
-            "vm_memory_high_watermark.absolute = 1GB".to_owned(),
             "disk_free_limit.absolute = 1MB".to_owned(),
         ];
         if let (Some(port), Some(tls)) = (self.tls_port, &options.tls) {
@@ -366,59 +382,6 @@ impl RabbitMq {
     }
 }
 
-/// A virtual host of a test's own.
-#[derive(Debug, Clone)]
-pub struct Vhost {
-    name: String,
-    port: u16,
-    tls_port: Option<u16>,
-}
-
-impl Vhost {
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The broker's port on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Its URI as user `guest`.
-    pub fn uri(&self) -> String {
-        self.uri_through(self.port)
-    }
-
-    /// Its URI by way of another port of 127.0.0.1: a [`TcpProxy`](crate::TcpProxy)'s.
-    pub fn uri_through(&self, port: u16) -> String {
-        format!("amqp://guest:guest@127.0.0.1:{port}/{}", self.name)
-    }
-
-    /// Its `amqps` URI under the name `localhost`, where the broker has a TLS listener.
-    pub fn tls_uri(&self) -> Option<String> {
-        self.tls_port
-            .map(|port| format!("amqps://guest:guest@localhost:{port}/{}", self.name))
-    }
-
-    /// Connects with lapin, within 10 s.
-    ///
-    /// # Errors
-    /// [`Error::Amqp`] or [`Error::Timeout`].
-    pub async fn connect(&self) -> Result<Connection> {
-        let waited = patience(Duration::from_secs(10));
-        let uri = self.uri();
-        let connecting = Connection::connect(&uri, ConnectionProperties::default());
-        match tokio::time::timeout(waited, connecting).await {
-            Ok(connected) => connected.attempt(format!("connect to virtual host {}", self.name)),
-            Err(_elapsed) => Err(Error::Timeout {
-                what: "an AMQP connection".to_owned(),
-                waited,
-            }),
-        }
-    }
-}
-
 /// Whether a broker answers our protocol header with a method frame (type 1), Connection.Start.
 async fn answers(port: u16) -> bool {
     let asking = tokio::task::spawn_blocking(move || -> std::io::Result<bool> {
@@ -430,25 +393,6 @@ async fn answers(port: u16) -> bool {
         Ok(first == [1])
     });
     matches!(asking.await, Ok(Ok(true)))
-}
-
-/// The port of this process's own Erlang port mapper, which all its brokers share; the one that a broker
-/// starts outlives the broker.
-fn epmd_port() -> Result<u16> {
-    static EPMD: OnceLock<(u16, Process)> = OnceLock::new();
-    static STARTING: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _one_at_a_time = STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some((port, _)) = EPMD.get() {
-        return Ok(*port);
-    }
-    let port = free_port();
-    let mut command = Command::new("epmd");
-    command
-        .args(["-port", &port.to_string(), "-address", "127.0.0.1"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let epmd = Process::spawn("epmd", &mut command, Signal::Kill)?;
-    Ok(EPMD.get_or_init(|| (port, epmd)).0)
 }
 
 /// `WALRELAY_TEST_RABBITMQ_BIN`, else the package's own scripts: the wrappers on the PATH switch user and cannot reach a private broker.

@@ -12,8 +12,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::error::{Attempt as _, Error, Result};
-use crate::rabbitmq::Vhost;
 use crate::topology::checked;
+use crate::vhost::Vhost;
 use crate::wait::patience;
 
 /// How many messages the broker may have sent without an acknowledgement.
@@ -115,6 +115,11 @@ impl Recorder {
     /// Everything received so far, in the order of receipt; empty with [`Keep::Ids`].
     pub fn deliveries(&self) -> Vec<Delivery> {
         self.with(|records| records.deliveries.clone())
+    }
+
+    /// As [`deliveries`](Self::deliveries), without the first `start`.
+    pub fn deliveries_from(&self, start: usize) -> Vec<Delivery> {
+        self.with(|records| records.deliveries.get(start..).unwrap_or_default().to_vec())
     }
 
     /// The message ids so far, in the order of receipt; empty with [`Keep::Ids`].

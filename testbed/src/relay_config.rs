@@ -7,8 +7,8 @@ use crate::database::Database;
 use crate::error::Result;
 use crate::folder::Folder;
 use crate::ports::free_port;
-use crate::rabbitmq::Vhost;
 use crate::relay::Relay;
+use crate::vhost::Vhost;
 
 /// Describes a relay to run: its program, its configuration file, its environment.
 ///

@@ -8,7 +8,7 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, ExchangeKind};
 
 use crate::error::{Attempt as _, Error, Result};
-use crate::rabbitmq::Vhost;
+use crate::vhost::Vhost;
 
 /// The kinds of queue that tests use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -205,6 +205,14 @@ async fn a_killed_broker_starts_again_with_its_queues_and_the_recorder_comes_bac
     publish(&vhost, "outbox", "k", 10..20).await;
     recorder.wait_for_distinct(20, SOON).await?;
     assert!(broker.ctl(&["list_vhosts"]).await?.contains(vhost.name()));
+    broker.raise_memory_alarm().await?;
+    let alarms = broker.ctl(&["eval", "rabbit_alarm:get_alarms()."]).await?;
+    assert!(alarms.contains("memory"), "{alarms}");
+    broker.clear_memory_alarm().await?;
+    assert_eq!(
+        broker.ctl(&["eval", "rabbit_alarm:get_alarms()."]).await?.trim(),
+        "[]"
+    );
     let tls = tokio::net::TcpStream::connect(("127.0.0.1", broker.tls_port().unwrap())).await;
     assert!(tls.is_ok());
     Ok(())

@@ -7,8 +7,7 @@ use super::{Flow, Link};
 use crate::Lsn;
 use crate::confirms::{ConfirmError, Outcome};
 use crate::event::InvalidRow;
-use crate::key::EventKey;
-use crate::window::{Failure, Seq, State};
+use crate::window::{Failure, Seq};
 
 /// The channel that publishes; the connection has no other.
 pub const CHANNEL: u16 = 1;
@@ -29,26 +28,10 @@ pub enum DeliveryError {
     },
 }
 
-/// The oldest event that is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held<'a> {
-    /// Which event.
-    pub key: EventKey,
-    /// Its id, where it has a usable one.
-    pub message_id: Option<&'a str>,
-    /// Where it was published to, if it was.
-    pub exchange: Option<&'a str>,
-    /// The routing key it was published with, if it was.
-    pub routing_key: Option<&'a str>,
-    /// Why it is held.
-    pub failure: &'a Failure,
-}
-
 impl Flow {
     /// A link is up: what is unsettled is sent over it, in order.
     pub fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant) {
-        self.confirms.clear();
-        self.window.requeue_sent();
+        self.link_lost();
         self.link = Some(Link {
             frame_max,
             max_message_bytes: self.config.max_message_bytes.unwrap_or(max_message_bytes),
@@ -84,7 +67,7 @@ impl Flow {
             return 0;
         };
         let mut published = 0;
-        while out.len() < target {
+        while out.len() < target && self.rate.as_ref().is_none_or(|rate| rate.allows(now)) {
             let Some(seq) = self.next_to_send(now) else { break };
             let Some(message) = self.window.entry(seq).and_then(|entry| entry.message.as_ref()) else {
                 break;
@@ -101,12 +84,14 @@ impl Flow {
             };
             if let Some(reason) = unfit {
                 let id = message.message_id().map(str::to_owned);
-                self.counters.invalid += 1;
-                self.window.fail(seq, Failure::Invalid { id, reason });
+                self.fail(seq, Failure::Invalid { id, reason }, now);
                 continue;
             }
             message.write_frames(CHANNEL, frame_max, out);
             self.confirms.published(seq, now);
+            if let Some(rate) = &mut self.rate {
+                rate.sent(now);
+            }
             if self.is_probing() {
                 self.probe = Some(seq);
             }
@@ -153,14 +138,39 @@ impl Flow {
         }
     }
 
-    /// The oldest message has waited too long for its answer; it will be probed alone on the next link (rule 11).
+    /// The oldest message has waited too long for its answer: the link is given up, and on the next one that message
+    /// is probed alone (rule 11).
     pub(super) fn fail_unanswered(&mut self, now: Instant) {
-        self.counters.unanswered += 1;
         if let Some((seq, _)) = self.confirms.oldest() {
-            let probe = self.take_probe(seq);
-            self.window.fail(seq, Failure::Unanswered);
-            self.hold.failed(probe, now);
+            self.fail(seq, Failure::Unanswered, now);
         }
+        self.link_lost();
+    }
+
+    /// The link is lost since the broker closed over a message. With one outstanding it was that one, and its policy is
+    /// applied to it alone; otherwise what was outstanding goes out one at a time, until the culprit is found.
+    pub fn link_refused(&mut self, reply_code: u16, reply_text: &str, now: Instant) {
+        match (self.confirms.outstanding(), self.confirms.oldest()) {
+            (1, Some((seq, _))) => {
+                self.fail(
+                    seq,
+                    Failure::Refused {
+                        reply_code,
+                        reply_text: reply_text.to_owned(),
+                    },
+                    now,
+                );
+            }
+            _ => self.isolate_through = self.window.newest(),
+        }
+        self.link_lost();
+    }
+
+    /// When the pace allows the next message, if one waits for it.
+    pub(super) fn rate_deadline(&self) -> Option<Instant> {
+        let waits = self.link.is_some_and(|link| !link.blocked)
+            && self.window.unsettled() > self.confirms.outstanding();
+        self.rate.as_ref().filter(|_| waits)?.next()
     }
 
     /// When the oldest unanswered message has waited too long (rule 12); not while the broker is blocked.
@@ -173,11 +183,8 @@ impl Flow {
     /// When the held event may be tried again, if nothing stands in its way.
     pub(super) fn probe_deadline(&self) -> Option<Instant> {
         let sendable = self.link.is_some_and(|link| !link.blocked) && self.confirms.outstanding() == 0;
-        let waits = self
-            .window
-            .oldest()
-            .is_some_and(|(_, entry)| is_retryable(&entry.state));
-        if sendable && waits {
+        let waits = || self.window.oldest_sendable().is_some_and(|(_, failed)| failed);
+        if sendable && self.is_probing() && waits() {
             self.hold.probe_at()
         } else {
             None
@@ -188,26 +195,19 @@ impl Flow {
     /// again and again would fill those queues that do accept with duplicates (rule 11).
     fn next_to_send(&mut self, now: Instant) -> Option<Seq> {
         self.link.filter(|link| !link.blocked)?;
-        if !self.is_probing() {
+        if !self.is_probing() && !self.is_isolating() {
             return self.window.next_queued();
         }
         if self.confirms.outstanding() > 0 {
             return None;
         }
-        let (seq, entry) = self.window.oldest()?;
-        match &entry.state {
-            State::Queued => Some(seq),
-            State::Failed(_) if is_retryable(&entry.state) => self
-                .hold
-                .probe_at()
-                .is_none_or(|probe_at| now >= probe_at)
-                .then_some(seq),
-            State::Failed(_) | State::Sent | State::Settled => None,
-        }
+        let (seq, failed) = self.window.oldest_sendable()?;
+        let waits = failed && self.hold.probe_at().is_some_and(|probe_at| now < probe_at);
+        (!waits).then_some(seq)
     }
 
     /// Whether this message was sent alone, to see whether the broker takes it.
-    fn take_probe(&mut self, seq: Seq) -> bool {
+    pub(super) fn take_probe(&mut self, seq: Seq) -> bool {
         self.probe.take_if(|probe| *probe == seq).is_some()
     }
 
@@ -218,46 +218,25 @@ impl Flow {
         self.hold.probe_at().is_some()
     }
 
+    /// Whether one of the messages in the window makes the broker close.
+    fn is_isolating(&mut self) -> bool {
+        self.isolate_through = self
+            .isolate_through
+            .filter(|through| self.window.first() <= *through);
+        self.isolate_through.is_some()
+    }
+
     fn outcome(&mut self, seq: Seq, outcome: Outcome, now: Instant) {
-        let probe = self.take_probe(seq);
         let failure = match outcome {
             Outcome::Confirmed => {
+                let probe = self.take_probe(seq);
                 self.counters.confirmed += 1;
-                self.settle(seq);
-                if self.window.failed() == 0 {
-                    self.hold.release();
-                } else if probe {
-                    self.hold.probe_confirmed(now);
-                }
-                return;
+                self.settle(seq, Lsn::INVALID);
+                return self.resolved(probe, now);
             }
-            Outcome::Returned { reply_code } => {
-                self.counters.returned += 1;
-                Failure::Unroutable { reply_code }
-            }
-            Outcome::Nacked => {
-                self.counters.nacked += 1;
-                Failure::Nacked
-            }
+            Outcome::Returned { reply_code } => Failure::Unroutable { reply_code },
+            Outcome::Nacked => Failure::Nacked,
         };
-        self.window.fail(seq, failure);
-        self.hold.failed(probe, now);
+        self.fail(seq, failure, now);
     }
-
-    fn settle(&mut self, seq: Seq) {
-        let history = &mut self.history;
-        let transaction = self.window.settle(seq, |key| history.settled(key));
-        if let (Some(session), Some(transaction)) = (&mut self.session, transaction) {
-            session.ledger.settle(transaction);
-            session.report.settled();
-        }
-    }
-}
-
-/// Whether trying again may help: a row that cannot become a message never does.
-const fn is_retryable(state: &State) -> bool {
-    matches!(
-        state,
-        State::Failed(Failure::Unroutable { .. } | Failure::Nacked | Failure::Unanswered)
-    )
 }

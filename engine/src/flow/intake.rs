@@ -1,6 +1,8 @@
 //! The stream's side of the flow: transactions, relations and rows in, events admitted.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Flow;
@@ -8,9 +10,11 @@ use crate::amqp::{HeaderParts, Message, MessageParts};
 use crate::decode::DecodeError;
 use crate::event::{InvalidRow, Mapping, MappingError};
 use crate::key::{EventKey, TransactionKey};
+use crate::order::AggregateHash;
 use crate::pgoutput::{self, Insert, Relation, Tuple};
+use crate::row::{Row, TableNames};
 use crate::walsender::{Keepalive, ServerMessage, XLogData};
-use crate::window::{Failure, Located};
+use crate::window::{Admission, Failure, Located};
 
 /// What became of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +77,14 @@ pub(super) struct Stream {
 
 #[derive(Debug)]
 enum Table {
-    Outbox(Box<Mapping>),
+    Outbox(Box<Outbox>),
     Unknown { schema: String, table: String },
+}
+
+#[derive(Debug)]
+struct Outbox {
+    mapping: Mapping,
+    names: Arc<TableNames>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -97,7 +107,7 @@ impl Flow {
                 self.keepalive(&keepalive);
                 Intake::Taken
             }
-            ServerMessage::XLogData(XLogData { data, .. }) => self.xlog_data(data)?,
+            ServerMessage::XLogData(XLogData { data, .. }) => self.xlog_data(data, now)?,
         };
         if let Some(session) = &mut self.session {
             session.paused = intake == Intake::NoRoom;
@@ -114,10 +124,10 @@ impl Flow {
         session.ledger.keepalive(keepalive.wal_end);
     }
 
-    fn xlog_data(&mut self, data: &[u8]) -> Result<Intake, StreamError> {
+    fn xlog_data(&mut self, data: &[u8], now: Instant) -> Result<Intake, StreamError> {
         let session = self.session.as_mut().ok_or(StreamError::NoSession)?;
         match pgoutput::Message::decode(data)? {
-            pgoutput::Message::Insert(insert) => return self.insert(&insert),
+            pgoutput::Message::Insert(insert) => return self.insert(&insert, now),
             pgoutput::Message::Begin(_) if self.stopping => return Ok(Intake::NoRoom),
             pgoutput::Message::Begin(begin) => {
                 session.ledger.begin();
@@ -157,7 +167,10 @@ impl Flow {
             .iter()
             .find(|table| table.schema == relation.namespace && table.name == relation.name);
         let table = match configured {
-            Some(table) => Table::Outbox(Box::new(Mapping::bind(relation, &table.route)?)),
+            Some(table) => Table::Outbox(Box::new(Outbox {
+                mapping: Mapping::bind(relation, &table.route)?,
+                names: TableNames::of(relation),
+            })),
             None => Table::Unknown {
                 schema: relation.namespace.to_owned(),
                 table: relation.name.to_owned(),
@@ -169,13 +182,13 @@ impl Flow {
         Ok(())
     }
 
-    fn insert(&mut self, insert: &Insert<'_>) -> Result<Intake, StreamError> {
+    fn insert(&mut self, insert: &Insert<'_>, now: Instant) -> Result<Intake, StreamError> {
         let session = self.session.as_mut().ok_or(StreamError::NoSession)?;
         let Some(transaction) = &mut session.stream.transaction else {
             return Err(StreamError::OutsideTransaction { message: "Insert" });
         };
-        let mapping = match session.stream.relations.get(&insert.relation_oid) {
-            Some(Table::Outbox(mapping)) => mapping,
+        let Outbox { mapping, names } = match session.stream.relations.get(&insert.relation_oid) {
+            Some(Table::Outbox(outbox)) => &**outbox,
             Some(Table::Unknown { schema, table }) => {
                 return Err(StreamError::UnknownTable {
                     schema: schema.clone(),
@@ -209,13 +222,15 @@ impl Flow {
                 self.window.attach(seq, session.ledger.admit());
                 self.counters.recognised += 1;
             }
+            // Published again rather than lost, once nothing is left that it would be out of order with.
+            Located::Earlier => return Ok(Intake::NoRoom),
             Located::Diverged => return Err(StreamError::Diverged { key }),
             Located::New => {
                 if self.window.failed() > 0 || !self.window.has_room(0) {
                     return Ok(Intake::NoRoom);
                 }
                 let mut buffer = self.window.spare_buffer();
-                let message = encode(
+                let encoded = encode(
                     mapping,
                     &insert.new,
                     key,
@@ -223,24 +238,39 @@ impl Flow {
                     &mut self.scratch,
                     &mut buffer,
                 );
-                if message
-                    .as_ref()
-                    .is_ok_and(|message| !self.window.has_room(message.len()))
-                {
-                    if let Ok(message) = message {
-                        self.window.recycle(message.into_buffer());
-                    }
+                let row = self.config.keep_rows.then(|| Row::keep(names, &insert.new));
+                let size = encoded.as_ref().map_or(0, |(message, _)| message.len())
+                    + row.as_ref().map_or(0, Row::len);
+                if !self.window.has_room(size) {
+                    self.window
+                        .recycle(encoded.map_or(buffer, |(message, _)| message.into_buffer()));
                     return Ok(Intake::NoRoom);
                 }
-                let content = message.map_err(|reason| {
-                    self.counters.invalid += 1;
-                    Failure::Invalid {
-                        id: mapping.id(&insert.new).map(str::to_owned),
-                        reason,
+                let (message, aggregate, reason) = match encoded {
+                    Ok((message, aggregate)) => (Some(message), aggregate, None),
+                    Err(reason) => {
+                        self.window.recycle(buffer);
+                        (
+                            None,
+                            0,
+                            Some((mapping.id(&insert.new).map(str::to_owned), reason)),
+                        )
                     }
-                });
-                self.window.admit(key, session.ledger.admit(), content);
+                };
+                transaction.inserts += 1;
                 self.counters.read += 1;
+                let admission = Admission {
+                    key,
+                    transaction: session.ledger.admit(),
+                    message,
+                    row,
+                    aggregate,
+                };
+                let seq = self.window.admit(admission);
+                if let Some((id, reason)) = reason {
+                    self.fail(seq, Failure::Invalid { id, reason }, now);
+                }
+                return Ok(Intake::Taken);
             }
         }
         transaction.inserts += 1;
@@ -248,7 +278,7 @@ impl Flow {
     }
 }
 
-/// Encodes a row as a message into `buffer`.
+/// Encodes a row as a message into `buffer`, and says whose event it is.
 fn encode(
     mapping: &Mapping,
     row: &Tuple<'_>,
@@ -256,7 +286,7 @@ fn encode(
     app_id: &str,
     scratch: &mut super::Scratch,
     buffer: &mut Vec<u8>,
-) -> Result<Message, InvalidRow> {
+) -> Result<(Message, AggregateHash), InvalidRow> {
     let event = mapping.read(row)?;
     mapping.render_exchange(row, &mut scratch.exchange)?;
     mapping.render_routing_key(row, &mut scratch.routing_key)?;
@@ -277,5 +307,10 @@ fn encode(
             tx_seq: key.tx_seq,
         },
     };
-    Message::encode_with(buffer, &parts, |body| event.payload.append_to(body))
+    let aggregate = match &scratch.aggregates {
+        Some(hasher) => hasher.hash_one((event.aggregate_type, event.aggregate_id)),
+        None => 0,
+    };
+    let message = Message::encode_with(buffer, &parts, |body| event.payload.append_to(body))?;
+    Ok((message, aggregate))
 }

@@ -6,11 +6,17 @@
 //! when [`Flow::deadline`] passes. Sessions and links come and go independently.
 
 mod delivery;
+mod failure;
 mod intake;
+#[cfg(test)]
+mod tests;
 
+use std::collections::VecDeque;
+use std::hash::RandomState;
 use std::time::{Duration, Instant};
 
-pub use delivery::{CHANNEL, DeliveryError, Held};
+pub use delivery::{CHANNEL, DeliveryError};
+pub use failure::{Discarded, Held, SetAside};
 pub use intake::{Intake, StreamError};
 
 use crate::Lsn;
@@ -19,10 +25,12 @@ use crate::event::OutboxTable;
 use crate::history::History;
 use crate::hold::Hold;
 use crate::ledger::Ledger;
+use crate::policy::Policies;
+use crate::rate::Rate;
 use crate::report::Report;
-use crate::window::{Failure, Seq, Window, WindowLimits};
+use crate::window::{Seq, Window, WindowLimits};
 
-/// Settled transactions remembered across sessions: what two status updates can be behind, at least.
+/// Settled transactions remembered across sessions, at least.
 const HISTORY: usize = 8192;
 
 /// The settings that delivery depends on, resolved.
@@ -42,6 +50,14 @@ pub struct FlowConfig {
     pub silence_timeout: Duration,
     /// The `app_id` of every message.
     pub app_id: String,
+    /// What to do with events that cannot be delivered.
+    pub policies: Policies,
+    /// Keep each row beside its message, so that it can become a dead letter.
+    pub keep_rows: bool,
+    /// `ordering = "strict"`: no event is sent while an earlier one of its aggregate is unsettled (R14).
+    pub strict: bool,
+    /// The most messages to send in a second, where there is a limit.
+    pub max_rate: Option<u32>,
 }
 
 /// One slot's flow of events.
@@ -59,14 +75,22 @@ pub struct Flow {
     link: Option<Link>,
     counters: Counters,
     scratch: Scratch,
+    rate: Option<Rate>,
+    /// The broker closed over one of the messages up to this one: they go out one at a time until it is found.
+    isolate_through: Option<Seq>,
+    /// The end of the newest dead letter's transaction: a session's durable LSN stays until it has been received (R15).
+    barrier: Lsn,
+    /// With so many dead letters pending that further events are held after all (R10).
+    dead_letters_full: bool,
+    discarded: VecDeque<Discarded>,
     stopping: bool,
 }
 
 /// Which log positions refer to: they mean nothing in another one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogIdentity {
     /// `IDENTIFY_SYSTEM`'s system id.
-    pub system_id: String,
+    pub system_id: u64,
     /// The timeline.
     pub timeline: u32,
 }
@@ -112,6 +136,14 @@ pub struct Counters {
     pub unanswered: u64,
     /// Rows that cannot become a message.
     pub invalid: u64,
+    /// Messages over which the broker closed the channel or the connection.
+    pub refused: u64,
+    /// Events stored as dead letters.
+    pub dead_lettered: u64,
+    /// Events dropped by policy.
+    pub discarded: u64,
+    /// Held events that a person skipped.
+    pub skipped: u64,
     /// Rows inserted with `sent_at` already set.
     pub already_sent: u64,
     /// Events that a new session brought again although they were settled or in flight.
@@ -143,6 +175,8 @@ pub enum Timeout {
 /// Texts rendered for one row, reused for the next.
 #[derive(Debug, Default)]
 struct Scratch {
+    /// With strict order: how aggregates are told apart.
+    aggregates: Option<RandomState>,
     exchange: String,
     routing_key: String,
 }
@@ -151,18 +185,28 @@ impl Flow {
     /// A flow without session or link.
     #[must_use]
     pub fn new(config: FlowConfig) -> Self {
+        let strict = config.strict;
         Self {
-            window: Window::new(config.limits),
-            config,
+            window: Window::new(config.limits, config.strict),
+            rate: config.max_rate.map(Rate::new),
+            isolate_through: None,
+            barrier: Lsn::INVALID,
+            dead_letters_full: false,
+            discarded: VecDeque::new(),
             hold: Hold::default(),
             probe: None,
-            history: History::new(HISTORY),
+            // PostgreSQL knows of all but what was settled since the last two status updates.
+            history: History::new(config.limits.events.saturating_mul(2).max(HISTORY)),
+            config,
             confirms: Confirms::new(),
             session: None,
             identity: None,
             link: None,
             counters: Counters::default(),
-            scratch: Scratch::default(),
+            scratch: Scratch {
+                aggregates: strict.then(RandomState::new),
+                ..Scratch::default()
+            },
             stopping: false,
         }
     }
@@ -170,14 +214,20 @@ impl Flow {
     /// A new session streams from the slot. Returns whether its log is another one than before: then what was in
     /// flight has been dropped, and a link that is up must be replaced.
     pub fn session_started(&mut self, identity: LogIdentity, now: Instant) -> bool {
+        self.session_lost();
         let replaced = self.identity.as_ref().is_some_and(|known| *known != identity);
         if replaced {
             self.forget();
         }
         self.identity = Some(identity);
         self.session = Some(Session {
-            ledger: Ledger::new(),
-            report: Report::new(self.config.status_interval, self.config.limits.events, now),
+            ledger: Ledger::starting_beyond(self.barrier),
+            // A question whether the server is there must leave it time to answer.
+            report: Report::new(
+                self.config.status_interval.min(self.config.silence_timeout / 4),
+                self.config.limits.events,
+                now,
+            ),
             stream: intake::Stream::default(),
             received: Lsn::INVALID,
             heard: now,
@@ -192,13 +242,15 @@ impl Flow {
         self.window.detach_all();
     }
 
-    /// Drops all that was read from a log that is not the current one. A link that is up must be replaced.
+    /// Drops all that was read from a log that is not the current one. A link that is up must be replaced: nothing
+    /// is sent before, since its delivery tags would be mistaken.
     pub fn forget(&mut self) {
+        self.link_lost();
         self.window.clear();
         self.history.clear();
-        self.confirms.clear();
         self.hold.release();
-        self.probe = None;
+        self.isolate_through = None;
+        self.barrier = Lsn::INVALID;
         self.identity = None;
     }
 
@@ -261,6 +313,7 @@ impl Flow {
             self.silence_deadline(),
             self.confirm_deadline(),
             self.probe_deadline(),
+            self.rate_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -306,24 +359,6 @@ impl Flow {
     #[must_use]
     pub fn received(&self) -> Option<Lsn> {
         self.session.as_ref().map(|session| session.received)
-    }
-
-    /// The oldest event that is held, if any.
-    #[must_use]
-    pub fn held(&self) -> Option<Held<'_>> {
-        let (entry, failure) = self.window.oldest_failed()?;
-        let message_id = match (failure, &entry.message) {
-            (Failure::Invalid { id: Some(id), .. }, _) => Some(id.as_str()),
-            (_, Some(message)) => message.message_id(),
-            (_, None) => None,
-        };
-        Some(Held {
-            key: entry.key,
-            message_id,
-            exchange: entry.message.as_ref().and_then(|message| message.exchange()),
-            routing_key: entry.message.as_ref().and_then(|message| message.routing_key()),
-            failure,
-        })
     }
 
     fn silence_deadline(&self) -> Option<Instant> {

@@ -1,0 +1,226 @@
+//! Events that cannot be delivered as they are: held, discarded, set aside or skipped, by their policy.
+
+use std::time::Instant;
+
+use super::Flow;
+use crate::Lsn;
+use crate::key::EventKey;
+use crate::policy::Policy;
+use crate::row::Row;
+use crate::window::{Entry, Failure, Seq};
+
+/// An event that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held<'a> {
+    /// Which event.
+    pub key: EventKey,
+    /// Its id, where it has a usable one.
+    pub message_id: Option<&'a str>,
+    /// Where it was published to, if it was.
+    pub exchange: Option<&'a str>,
+    /// The routing key it was published with, if it was.
+    pub routing_key: Option<&'a str>,
+    /// Why.
+    pub failure: &'a Failure,
+    /// How often it has failed.
+    pub attempts: u32,
+}
+
+/// An event that is to be stored as a dead letter.
+#[derive(Debug, Clone, Copy)]
+pub struct SetAside<'a> {
+    /// Its place, for [`Flow::stored`].
+    pub seq: Seq,
+    /// What failed, and why.
+    pub event: Held<'a>,
+    /// The row as PostgreSQL sent it.
+    pub row: &'a Row,
+}
+
+/// An event that was dropped by policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Discarded {
+    /// Which event.
+    pub key: EventKey,
+    /// Its id, where it has a usable one.
+    pub message_id: Option<String>,
+    /// Why it could not be delivered.
+    pub failure: Failure,
+}
+
+impl Flow {
+    /// The oldest event that is held, if any.
+    #[must_use]
+    pub fn held(&self) -> Option<Held<'_>> {
+        self.window
+            .oldest_failed()
+            .map(|(_, entry, failure)| describe(entry, failure))
+    }
+
+    /// How many events are held.
+    #[must_use]
+    pub const fn held_count(&self) -> usize {
+        self.window.failed()
+    }
+
+    /// Settles the oldest held event, which a person has decided to skip. `false` where none is held.
+    pub fn skip_held(&mut self, now: Instant) -> bool {
+        let Some((seq, _, _)) = self.window.oldest_failed() else {
+            return false;
+        };
+        let probe = self.take_probe(seq);
+        if !probe {
+            self.counters.skipped += 1;
+            self.settle(seq, Lsn::INVALID);
+            self.resolved(false, now);
+        } else {
+            // Its answer is still to come, and decides; the request is looked at again after it.
+            self.probe = Some(seq);
+        }
+        !probe
+    }
+
+    /// Sets the oldest held event aside although its policy is to hold: it has held for too long (R10). `false` where
+    /// none is held that could become a dead letter.
+    pub fn set_held_aside(&mut self, now: Instant) -> bool {
+        let Some((seq, entry, failure)) = self.window.oldest_failed() else {
+            return false;
+        };
+        let waits = matches!(failure, Failure::Nacked | Failure::Unanswered);
+        if waits || entry.row.is_none() || self.dead_letters_full || self.probe == Some(seq) {
+            return false;
+        }
+        self.window.set_aside(seq);
+        self.resolved(false, now);
+        true
+    }
+
+    /// With so many dead letters pending, further events are held after all (R10).
+    pub const fn set_dead_letters_full(&mut self, full: bool) {
+        self.dead_letters_full = full;
+    }
+
+    /// The oldest event that is to be stored as a dead letter, if any.
+    #[must_use]
+    pub fn next_set_aside(&self) -> Option<SetAside<'_>> {
+        let (seq, entry, failure) = self.window.oldest_set_aside()?;
+        Some(SetAside {
+            seq,
+            event: describe(entry, failure),
+            row: entry.row.as_ref()?,
+        })
+    }
+
+    /// A dead letter is stored, by a transaction that ends at or before `end`: its event is settled, and the durable LSN
+    /// passes it once the stream has been received beyond that end (R15).
+    pub fn stored(&mut self, seq: Seq, end: Lsn, now: Instant) {
+        let is_set_aside = self
+            .window
+            .oldest_set_aside()
+            .is_some_and(|(oldest, ..)| oldest == seq);
+        if is_set_aside {
+            self.counters.dead_lettered += 1;
+            self.barrier = self.barrier.max(end);
+            self.settle(seq, end);
+            self.resolved(false, now);
+        }
+    }
+
+    /// The events dropped by policy since the last call.
+    pub fn take_discarded(&mut self) -> impl Iterator<Item = Discarded> + '_ {
+        self.discarded.drain(..)
+    }
+
+    /// An event failed: its policy is applied.
+    pub(super) fn fail(&mut self, seq: Seq, failure: Failure, now: Instant) {
+        self.count(&failure);
+        let probe = self.take_probe(seq);
+        let policy = self.config.policies.of(&failure);
+        self.window.fail(seq, failure);
+        match policy {
+            Policy::Discard => {
+                self.note_discarded(seq);
+                self.settle(seq, Lsn::INVALID);
+                self.resolved(probe, now);
+            }
+            Policy::DeadLetter if !self.dead_letters_full && self.has_row(seq) => {
+                self.window.set_aside(seq);
+                self.resolved(probe, now);
+            }
+            Policy::Hold | Policy::DeadLetter => {
+                let retried = self.window.entry(seq).is_some_and(Entry::is_retryable);
+                if retried {
+                    self.hold.failed(probe, now);
+                }
+            }
+        }
+    }
+
+    /// An event that had failed is settled, or on its way to be.
+    pub(super) fn resolved(&mut self, probe: bool, now: Instant) {
+        if self.window.failed() == 0 {
+            self.hold.release();
+        } else if probe {
+            self.hold.probe_confirmed(now);
+        }
+    }
+
+    /// Settles an event; the durable LSN may pass it once the stream has been received beyond `barrier`.
+    pub(super) fn settle(&mut self, seq: Seq, barrier: Lsn) {
+        let history = &mut self.history;
+        let transaction = self.window.settle(seq, |key| history.settled(key));
+        if let (Some(session), Some(transaction)) = (&mut self.session, transaction) {
+            session.ledger.settle_beyond(transaction, barrier);
+            session.report.settled();
+        }
+    }
+
+    fn count(&mut self, failure: &Failure) {
+        let counter = match failure {
+            Failure::Unroutable { .. } => &mut self.counters.returned,
+            Failure::Nacked => &mut self.counters.nacked,
+            Failure::Unanswered => &mut self.counters.unanswered,
+            Failure::Refused { .. } => &mut self.counters.refused,
+            Failure::Invalid { .. } => &mut self.counters.invalid,
+        };
+        *counter += 1;
+    }
+
+    fn note_discarded(&mut self, seq: Seq) {
+        self.counters.discarded += 1;
+        let Some((entry, failure)) = self.window.failed_entry(seq) else {
+            return;
+        };
+        let held = describe(entry, failure);
+        let discarded = Discarded {
+            key: held.key,
+            message_id: held.message_id.map(str::to_owned),
+            failure: failure.clone(),
+        };
+        self.discarded.push_back(discarded);
+    }
+
+    fn has_row(&self, seq: Seq) -> bool {
+        self.window.entry(seq).is_some_and(|entry| entry.row.is_some())
+    }
+}
+
+fn describe<'a>(entry: &'a Entry, failure: &'a Failure) -> Held<'a> {
+    let message = entry.message.as_ref();
+    let message_id = match failure {
+        Failure::Invalid { id: Some(id), .. } => Some(id.as_str()),
+        Failure::Invalid { .. }
+        | Failure::Unroutable { .. }
+        | Failure::Nacked
+        | Failure::Unanswered
+        | Failure::Refused { .. } => message.and_then(|message| message.message_id()),
+    };
+    Held {
+        key: entry.key,
+        message_id,
+        exchange: message.and_then(|message| message.exchange()),
+        routing_key: message.and_then(|message| message.routing_key()),
+        failure,
+        attempts: entry.attempts,
+    }
+}

@@ -1,0 +1,164 @@
+//! Random schedules of what two servers may do to a flow. A failure shrinks to a short one, and is replayed by the
+//! seed that it prints.
+
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::world::{Answer, Piece, Plan, RowPlan, World};
+
+/// What happens next.
+#[derive(Debug, Clone)]
+enum Step {
+    Write {
+        pieces: usize,
+    },
+    Stream {
+        frames: usize,
+    },
+    Keepalive {
+        reply_requested: bool,
+    },
+    StatusArrives,
+    SessionLost {
+        status_lost: bool,
+    },
+    SessionStarted,
+    Checkpoint,
+    ServerCrash,
+    Promotion,
+    Publish {
+        target: usize,
+    },
+    Receive {
+        messages: usize,
+    },
+    Answer {
+        answer: Answer,
+        which: usize,
+        multiple: bool,
+    },
+    Return {
+        which: usize,
+    },
+    LinkLost {
+        received: usize,
+    },
+    LinkUp,
+    Blocked(bool),
+    Pass {
+        milliseconds: u64,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = 0..8_usize;
+    let ack = (which.clone(), any::<bool>()).prop_map(|(which, multiple)| Step::Answer {
+        answer: Answer::Ack,
+        which,
+        multiple,
+    });
+    let nack = (which.clone(), prop::bool::weighted(0.2)).prop_map(|(which, multiple)| Step::Answer {
+        answer: Answer::Nack,
+        which,
+        multiple,
+    });
+    let works = prop_oneof![
+        6 => (1..4_usize).prop_map(|pieces| Step::Write { pieces }),
+        20 => (1..9_usize).prop_map(|frames| Step::Stream { frames }),
+        4 => any::<bool>().prop_map(|reply_requested| Step::Keepalive { reply_requested }),
+        5 => Just(Step::StatusArrives),
+        14 => prop_oneof![Just(1_usize), Just(700), Just(20_000)].prop_map(|target| Step::Publish { target }),
+        14 => (1..6_usize).prop_map(|messages| Step::Receive { messages }),
+        20 => ack,
+        8 => (1..1_500_u64).prop_map(|milliseconds| Step::Pass { milliseconds }),
+        5 => Just(Step::LinkUp),
+        5 => Just(Step::SessionStarted),
+    ];
+    let faults = prop_oneof![
+        2 => nack,
+        1 => which.prop_map(|which| Step::Return { which }),
+        4 => (0..4_usize).prop_map(|received| Step::LinkLost { received }),
+        4 => any::<bool>().prop_map(|status_lost| Step::SessionLost { status_lost }),
+        3 => prop::bool::weighted(0.7).prop_map(Step::Blocked),
+        2 => Just(Step::Checkpoint),
+        1 => Just(Step::ServerCrash),
+        1 => Just(Step::Promotion),
+        4 => (1_500..120_000_u64).prop_map(|milliseconds| Step::Pass { milliseconds }),
+    ];
+    prop_oneof![7 => works, 1 => faults]
+}
+
+fn row() -> impl Strategy<Value = RowPlan> {
+    let payload = prop_oneof![8 => Just(10_usize), 2 => Just(400), 1 => Just(9_000)];
+    (prop::bool::weighted(0.15), payload).prop_map(|(is_sent, payload)| RowPlan { is_sent, payload })
+}
+
+fn piece() -> impl Strategy<Value = Piece> {
+    prop_oneof![
+        8 => vec(row(), 1..4).prop_map(Piece::Transaction),
+        1 => vec(row(), 8..24).prop_map(Piece::Transaction),
+        1 => Just(Piece::Transaction(Vec::new())),
+        2 => Just(Piece::Other),
+    ]
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let history = prop_oneof![3 => Just(None), 1 => (0..4_usize).prop_map(Some)];
+    let bytes = prop_oneof![Just(500_usize), Just(1_500), Just(1_000_000)];
+    (vec(piece(), 1..30), 1..9_usize, bytes, history).prop_map(|(log, events, bytes, history)| Plan {
+        log,
+        events,
+        bytes,
+        history,
+    })
+}
+
+fn run(world: &mut World, steps: Vec<Step>) {
+    for step in steps {
+        match step {
+            Step::Write { pieces } => world.write_log(pieces),
+            Step::Stream { frames } => drop(world.stream(frames)),
+            Step::Keepalive { reply_requested } => world.keepalive(reply_requested),
+            Step::StatusArrives => world.status_arrives(),
+            Step::SessionLost { status_lost } => world.session_lost(status_lost),
+            Step::SessionStarted => world.session_started(),
+            Step::Checkpoint => world.checkpoint(),
+            Step::ServerCrash => world.server_crash(),
+            Step::Promotion => world.promotion(),
+            Step::Publish { target } => drop(world.publish(target)),
+            Step::Receive { messages } => world.receive(messages),
+            Step::Answer {
+                answer,
+                which,
+                multiple,
+            } => world.answer(answer, which, multiple),
+            Step::Return { which } => world.return_message(which),
+            Step::LinkLost { received } => world.link_lost(received),
+            Step::LinkUp => world.link_up(),
+            Step::Blocked(blocked) => world.blocked(blocked),
+            Step::Pass { milliseconds } => world.pass(Duration::from_millis(milliseconds)),
+        }
+        world.settle_down();
+    }
+}
+
+proptest! {
+    #![proptest_config(crate::property::config())]
+
+    /// I1 to I5, I7 to I9, R3, R11 and R12 after every step; see [`World`].
+    #[test]
+    fn whatever_both_servers_do_everything_is_delivered_and_nothing_acknowledged_before(
+        plan in plan(),
+        steps in vec(step(), 0..200),
+        restarts in any::<bool>(),
+    ) {
+        let mut world = World::new(plan);
+        run(&mut world, steps);
+        if restarts {
+            world.restart_cleanly();
+        }
+        world.drain();
+    }
+}

@@ -1,0 +1,210 @@
+//! The virtual PostgreSQL: one slot, whose walsender begins at what was confirmed and sends whole transactions.
+
+use std::collections::VecDeque;
+
+use super::{Piece, World};
+use crate::flow::Intake;
+use crate::flow::tests::rig::{
+    COMMIT_SIZE, OutboxRow, Position, begin, commit, identity, keepalive, outbox_relation, xlog,
+};
+
+/// PostgreSQL's side of the slot.
+#[derive(Default)]
+pub(super) struct Server {
+    pub(super) confirmed: u64,
+    /// What a crash of the server goes back to.
+    pub(super) saved: u64,
+    pub(super) timeline: u32,
+    pub(super) sender: Option<Sender>,
+}
+
+/// A walsender: sends from what was confirmed, whole transactions, as a real one does.
+#[derive(Default)]
+pub(super) struct Sender {
+    pub(super) next_piece: usize,
+    pub(super) is_described: bool,
+    pub(super) frames: VecDeque<Vec<u8>>,
+    /// A frame that found no room.
+    pub(super) waiting: Option<Vec<u8>>,
+    /// Everything before is sent.
+    pub(super) sent_end: u64,
+    pub(super) loaded_end: u64,
+    /// A status update under way.
+    pub(super) status: Option<u64>,
+}
+
+impl World {
+    pub(in crate::flow::tests) fn write_log(&mut self, pieces: usize) {
+        self.written = (self.written + pieces).min(self.plan.log.len());
+    }
+
+    pub(in crate::flow::tests) fn session_started(&mut self) {
+        if self.server.sender.is_some() {
+            return;
+        }
+        let confirmed = self.server.confirmed;
+        let replaced = self
+            .flow
+            .session_started(identity(self.server.timeline), self.now);
+        let next_piece = (0..self.plan.log.len()).find(|piece| commit_lsn(*piece) >= confirmed);
+        self.server.sender = Some(Sender {
+            next_piece: next_piece.unwrap_or(self.plan.log.len()),
+            sent_end: confirmed,
+            loaded_end: confirmed,
+            ..Sender::default()
+        });
+        self.books.durable = 0;
+        if replaced {
+            self.books.may_repeat = true;
+            self.books.failing.clear();
+            self.drop_pipe(usize::MAX);
+        }
+    }
+
+    /// The last status update may get through or not.
+    pub(in crate::flow::tests) fn session_lost(&mut self, status_lost: bool) {
+        if !status_lost {
+            self.status_arrives();
+        }
+        if self.server.sender.take().is_some() {
+            self.flow.session_lost();
+            self.books.has_lost_session = true;
+            self.books.may_repeat |= self.plan.history.is_some();
+        }
+    }
+
+    pub(in crate::flow::tests) fn checkpoint(&mut self) {
+        self.server.saved = self.server.confirmed;
+    }
+
+    pub(in crate::flow::tests) fn server_crash(&mut self) {
+        self.session_lost(true);
+        self.server.confirmed = self.server.saved;
+    }
+
+    /// A standby with the same log takes over.
+    pub(in crate::flow::tests) fn promotion(&mut self) {
+        self.session_lost(true);
+        self.server.timeline += 1;
+        self.session_started();
+    }
+
+    pub(in crate::flow::tests) fn status_arrives(&mut self) {
+        let status = self
+            .server
+            .sender
+            .as_mut()
+            .and_then(|sender| sender.status.take());
+        self.server.confirmed = self.server.confirmed.max(status.unwrap_or(0));
+    }
+
+    /// Hands in up to `frames` frames. Returns whether any was taken.
+    pub(in crate::flow::tests) fn stream(&mut self, frames: usize) -> bool {
+        let mut progress = false;
+        for _ in 0..frames {
+            let Some(frame) = self.next_frame() else { break };
+            let before = self.visible();
+            let read = self.flow.counters().read;
+            match self.flow.handle_stream(&frame, self.now).unwrap() {
+                Intake::Taken => progress = true,
+                Intake::NoRoom => {
+                    assert_eq!(self.visible(), before, "a frame without room changed something");
+                    if let Some(sender) = &mut self.server.sender {
+                        sender.waiting = Some(frame);
+                    }
+                    break;
+                }
+            }
+            let admitted = self.flow.counters().read - read;
+            assert!(
+                self.books.failing.is_empty() || admitted == 0,
+                "R11: admitted while a delivery fails"
+            );
+            self.check();
+        }
+        progress
+    }
+
+    pub(in crate::flow::tests) fn keepalive(&mut self, reply_requested: bool) {
+        let Some(sender) = self
+            .server
+            .sender
+            .as_ref()
+            .filter(|sender| sender.waiting.is_none())
+        else {
+            return;
+        };
+        let frame = keepalive(sender.sent_end, reply_requested);
+        assert_eq!(self.flow.handle_stream(&frame, self.now).unwrap(), Intake::Taken);
+    }
+
+    fn next_frame(&mut self) -> Option<Vec<u8>> {
+        let sender = self.server.sender.as_mut()?;
+        if let Some(frame) = sender.waiting.take() {
+            return Some(frame);
+        }
+        while sender.frames.is_empty() {
+            sender.sent_end = sender.loaded_end;
+            if sender.next_piece >= self.written {
+                return None;
+            }
+            sender.load(sender.next_piece, &self.plan.log[sender.next_piece]);
+            sender.next_piece += 1;
+        }
+        let frame = sender.frames.pop_front();
+        if sender.frames.is_empty() {
+            sender.sent_end = sender.loaded_end;
+        }
+        frame
+    }
+
+    fn visible(&self) -> impl PartialEq + std::fmt::Debug + use<> {
+        let flow = &self.flow;
+        (
+            *flow.counters(),
+            flow.in_flight(),
+            flow.in_flight_bytes(),
+            flow.durable(),
+            flow.received(),
+        )
+    }
+}
+
+impl Sender {
+    /// Queues the frames of a piece of the log.
+    fn load(&mut self, place: usize, piece: &Piece) {
+        let lsn = commit_lsn(place);
+        self.loaded_end = lsn + COMMIT_SIZE;
+        let Piece::Transaction(rows) = piece else { return };
+        self.frames
+            .push_back(xlog(&begin(lsn, u32::try_from(place).unwrap())));
+        for (row, plan) in rows.iter().enumerate() {
+            if !self.is_described {
+                self.frames.push_back(xlog(&outbox_relation()));
+                self.is_described = true;
+            }
+            let row = OutboxRow {
+                payload: payload((lsn, number(row)), plan.payload),
+                is_sent: plan.is_sent,
+                ..OutboxRow::new("7d5f1c5e-0000-4000-8000-000000000000")
+            };
+            self.frames.push_back(xlog(&row.insert()));
+        }
+        self.frames.push_back(xlog(&commit(lsn)));
+    }
+}
+
+pub(super) fn commit_lsn(piece: usize) -> u64 {
+    (number(piece) + 1) * 100
+}
+
+pub(super) fn number(index: usize) -> u64 {
+    index.try_into().unwrap()
+}
+
+/// A payload that names its event.
+pub(super) fn payload((commit_lsn, tx_seq): Position, length: usize) -> Vec<u8> {
+    let mut payload = format!("{commit_lsn}:{tx_seq}").into_bytes();
+    payload.resize(payload.len().max(length), b'.');
+    payload
+}

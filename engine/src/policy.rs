@@ -1,0 +1,37 @@
+//! What to do with an event that cannot be delivered as it is (rules 8 to 10).
+
+use crate::window::Failure;
+
+/// What happens to one event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// It waits, and nothing is admitted behind it, until it can be delivered or a person decides.
+    #[default]
+    Hold,
+    /// It is stored as a dead letter, and delivery goes on.
+    DeadLetter,
+    /// It is dropped: counted, and logged with its key.
+    Discard,
+}
+
+/// The policies of one relay.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Policies {
+    /// For messages that the broker returned: no queue for their key.
+    pub unroutable: Policy,
+    /// For rows that cannot become a message, and messages that the broker refuses.
+    pub invalid: Policy,
+}
+
+impl Policies {
+    /// The policy for a failure. Nacks and missing answers are the broker's state, not the event's fault: such events
+    /// are tried again (R11).
+    #[must_use]
+    pub const fn of(&self, failure: &Failure) -> Policy {
+        match failure {
+            Failure::Unroutable { .. } => self.unroutable,
+            Failure::Invalid { .. } | Failure::Refused { .. } => self.invalid,
+            Failure::Nacked | Failure::Unanswered => Policy::Hold,
+        }
+    }
+}
