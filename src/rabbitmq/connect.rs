@@ -1,5 +1,6 @@
 //! Opening a link: TCP, TLS, SASL, tuning, channel, exchange, confirms.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ pub struct Connector {
     pub uri: BrokerUri,
     /// A file with the password, which wins over the URI's; read at each connect.
     pub password_file: Option<PathBuf>,
-    /// TLS, where the URI says `amqps`; the roots are read at each connect, so that a replaced file takes effect.
+    /// How far the broker's certificate is checked, where the URI says `amqps`. The roots are read at each connect.
     pub tls: Option<TlsVerification>,
     /// The name that RabbitMQ lists the connection under.
     pub name: String,
@@ -98,12 +99,7 @@ impl Opening<'_> {
         let stream = match &self.connector.tls {
             Some(verification) => {
                 self.step = "the TLS handshake";
-                let verification = verification.clone();
-                // Reading the system's roots takes some hundred file operations.
-                let config = tokio::task::spawn_blocking(move || tls::client_config(&verification))
-                    .await
-                    .map_err(|_| BrokerError::Eof { opening: true })??;
-                tls::handshake(config, &uri.host, socket).await?
+                tls::handshake(client_config(verification).await?, &uri.host, socket).await?
             }
             None => Stream::Tcp(socket),
         };
@@ -267,6 +263,13 @@ impl Opening<'_> {
             return Err(error);
         }
     }
+}
+
+/// Reading the system's roots takes some hundred file operations, so not on the relay's own thread.
+async fn client_config(verification: &TlsVerification) -> Result<Arc<ClientConfig>, BrokerError> {
+    let verification = verification.clone();
+    let built = tokio::task::spawn_blocking(move || tls::client_config(&verification)).await;
+    Ok(built.map_err(io::Error::from)??)
 }
 
 /// Settles on the smaller of both sides' limits; zero means none (specification, section 1.4.2.5 and .6).

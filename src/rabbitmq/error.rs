@@ -158,9 +158,12 @@ impl BrokerError {
     #[must_use]
     pub fn kind(&self) -> FaultKind {
         match self {
-            Self::Connect(_) | Self::Io(_) | Self::Eof { .. } | Self::Deadline { .. } => {
-                FaultKind::BrokerUnreachable
-            }
+            Self::Connect(_)
+            | Self::Io(_)
+            | Self::Eof { .. }
+            | Self::Deadline { .. }
+            // It went away during the handshake, which says nothing about the certificate.
+            | Self::Tls(TlsError::Io { .. }) => FaultKind::BrokerUnreachable,
             Self::Tls(_) => FaultKind::BrokerTls,
             Self::PasswordFile { .. } | Self::Mechanism { .. } => FaultKind::BrokerAuthentication,
             Self::Silent { .. } => FaultKind::BrokerSilent,

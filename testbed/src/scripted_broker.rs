@@ -276,6 +276,18 @@ impl ScriptedConnection {
         within("the client to close", reading).await
     }
 
+    /// Waits until the client has sent something, or has closed, and reads at most 64 KiB of it.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
+    pub async fn read_some(&mut self) -> Result<()> {
+        let mut buffer = vec![0; 64 * 1024];
+        within("the client to say something", self.stream.read(&mut buffer))
+            .await?
+            .attempt("read from the client of a scripted broker")
+            .map(drop)
+    }
+
     /// The largest frame of the client so far, in bytes with its overhead.
     pub fn largest_frame(&self) -> usize {
         self.largest

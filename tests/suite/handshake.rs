@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use walrelay::fault::{FaultKind, chain};
+use walrelay::net::tls::{RootSource, TlsVerification};
 use walrelay::rabbitmq::{BrokerError, BrokerUri, Connector, Exchange, Link, LinkEvent};
 use walrelay_testbed::scripted_broker::{answer, method};
 use walrelay_testbed::{Offer, ScriptedBroker, ScriptedConnection};
@@ -38,7 +39,9 @@ async fn linked(offer: Offer) -> Result<(Link, ScriptedConnection)> {
 
 /// What the link says next, as the relay's loop asks it.
 async fn next_event(link: &mut Link) -> Result<LinkEvent, BrokerError> {
+    let limit = Instant::now() + LONG;
     loop {
+        assert!(Instant::now() < limit, "the link says nothing");
         if let Some(event) = link.next_event()? {
             return Ok(event);
         }
@@ -257,6 +260,29 @@ async fn a_broker_without_plain_is_told_apart() -> Result<()> {
     Ok(())
 }
 
+/// A root file may be replaced, or come late: it is looked for at each connect, and its absence heals.
+#[tokio::test]
+async fn a_broker_that_goes_away_in_the_tls_handshake_is_unreachable_and_a_missing_root_file_is_not_fatal()
+-> Result<()> {
+    let broker = ScriptedBroker::start().await?;
+    let mut connector = connector(&broker);
+    for (verification, kind) in [
+        (TlsVerification::None, FaultKind::BrokerUnreachable),
+        (
+            TlsVerification::Full(RootSource::File("/nowhere/ca.pem".into())),
+            FaultKind::BrokerTls,
+        ),
+    ] {
+        connector.tls = Some(verification);
+        let accept = async { broker.accept_silent().await?.read_some().await };
+        let (result, accepted) = tokio::join!(connector.connect(), accept);
+        accepted?;
+        let error = result.map(drop).unwrap_err();
+        assert_eq!(error.kind(), kind, "{}", chain(&error));
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn bytes_that_trickle_in_one_by_one_make_the_same_frames() -> Result<()> {
     let broker = ScriptedBroker::start().await?;
@@ -385,7 +411,7 @@ async fn count_fifty_attempts() -> Result<()> {
     let mut counted = Vec::new();
     for _ in 0..51 {
         let (result, connection) = tokio::join!(connector.connect(), broker.accept_silent());
-        let error = result.map(drop).unwrap_err();
+        let error = result.map(drop).expect_err("nobody answers");
         assert!(matches!(error, BrokerError::Deadline { .. }), "{error}");
         connection?.closed().await?;
         let count = |folder| std::fs::read_dir(folder).map(Iterator::count);
