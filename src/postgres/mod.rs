@@ -12,6 +12,7 @@ mod replication;
 mod setup;
 pub mod slot;
 mod startup;
+mod synchronous;
 pub mod url;
 mod walsender;
 
