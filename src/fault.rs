@@ -133,6 +133,18 @@ fault_kinds! {
     /// An error of the server that has no row of its own in this table.
     DatabaseError: Unavailable, "database_error",
         "look the SQLSTATE up in PostgreSQL's appendix A and in the server's log";
+    /// walrelay's own tables are missing or of an older version.
+    OwnSchema: Halted, "own_schema",
+        "run `walrelay setup`: it creates what is missing in the schema walrelay";
+    /// `synchronous_standby_names` takes our stream for a synchronous standby (rule 17).
+    SynchronousStandby: Halted, "synchronous_standby",
+        "name the real standbys in synchronous_standby_names, or set another application_name in postgres.url";
+    /// SQL sessions reach another server than the stream does (rule 15).
+    StreamElsewhere: Unavailable, "stream_elsewhere",
+        "nothing to do after a failover; if it lasts, let postgres.url lead to one server only";
+    /// A dead letter with the same key but of another transaction exists (after a restore).
+    DeadLetterTaken: Halted, "dead_letter_taken",
+        "look at the old one (`walrelay dead-letters show --key`) and delete its row from walrelay.dead_letters";
     /// The server is older than 14.
     DatabaseUnsupported: Halted, "database_unsupported",
         "use PostgreSQL 14 to 18";
@@ -166,6 +178,9 @@ fault_kinds! {
     /// The publication does not publish inserts, or not all rows and columns.
     PublicationUnfit: Halted, "publication_unfit",
         "let the publication publish inserts of all rows and columns: alter publication ... set (publish = 'insert')";
+    /// Publication, its members or an outbox table are no longer what they were at set-up (rule 5).
+    PublicationChanged: Halted, "publication_changed",
+        "check whether events were missed since the change, then run `walrelay recover`";
     /// A configured table is missing or not in the publication.
     TableNotPublished: Halted, "table_not_published",
         "run `walrelay setup`, or alter publication ... add table ...";

@@ -103,6 +103,13 @@ impl Replication {
         self.session.server_version
     }
 
+    /// The server process that streams to us, as `pg_replication_slots.active_pid` names it (rule 15). Behind a
+    /// pooler it may be another number.
+    #[must_use]
+    pub const fn process_id(&self) -> Option<i32> {
+        self.session.process_id
+    }
+
     /// Looks at the next complete frame in the buffer, without waiting; `None`: read more with
     /// [`io`](Self::io). The same frame is returned until [`consume_frame`](Self::consume_frame).
     ///
@@ -318,6 +325,7 @@ mod tests {
     fn pair() -> (Replication, UnixStream) {
         let (ours, server) = UnixStream::pair().unwrap();
         let session = Walsender {
+            process_id: None,
             wire: Wire::new(Stream::Unix(ours)),
             server_version: ServerVersion { major: 15, minor: 0 },
         };

@@ -3,10 +3,14 @@
 mod bad_input;
 mod cli;
 mod complaint;
+mod dead_letters;
+mod guard;
 mod handshake;
 mod health;
 mod link;
 mod main_path;
 mod security;
 mod setup;
+mod source;
+mod wait;
 mod world;
