@@ -7,6 +7,8 @@
 
 mod delivery;
 mod intake;
+#[cfg(test)]
+mod slow_frame;
 
 use std::time::{Duration, Instant};
 
@@ -265,6 +267,14 @@ impl Flow {
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// PostgreSQL has sent something, if not yet a whole frame: the largest take longer than the silence that counts
+    /// as one.
+    pub const fn handle_bytes(&mut self, now: Instant) {
+        if let Some(session) = &mut self.session {
+            session.heard = now;
+        }
     }
 
     /// Looks for a deadline that has passed.
