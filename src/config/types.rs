@@ -84,6 +84,8 @@ pub struct DeliveryConfig {
     pub max_in_flight_bytes: u64,
     /// The largest body in bytes; `None`: by the broker's version.
     pub max_message_bytes: Option<u64>,
+    /// The largest column of a row that is read, in bytes; 1 KiB to 256 MiB.
+    pub max_event_bytes: u64,
     /// How long a message may stay unanswered; 1 s or more.
     pub confirm_timeout: Duration,
     /// How long a stop waits for outstanding confirms; may be zero.
@@ -191,6 +193,7 @@ impl Config {
                 max_in_flight: values.required("delivery.max_in_flight")?,
                 max_in_flight_bytes: values.required("delivery.max_in_flight_bytes")?,
                 max_message_bytes: values.optional("delivery.max_message_bytes"),
+                max_event_bytes: values.required("delivery.max_event_bytes")?,
                 confirm_timeout: values.required("delivery.confirm_timeout")?,
                 shutdown_grace: values.required("delivery.shutdown_grace")?,
             },
