@@ -2,4 +2,5 @@
 
 mod cli;
 mod main_path;
+mod oversized;
 mod world;
