@@ -202,9 +202,9 @@ fault_kinds! {
     /// The stream brought a row of a table that is not configured (rule 4).
     TableUnknown: Halted, "table_unknown",
         "add the table to [[outbox]] or take it out of the publication";
-    /// A frame larger than the cap.
+    /// A frame larger than the cap that is no row: large rows are read whatever their size.
     FrameTooLarge: Halted, "frame_too_large",
-        "keep outbox rows below the cap; store large payloads elsewhere and publish a reference";
+        "raise delivery.max_event_bytes above that size; if it is far beyond, check what answers at postgres.url";
     /// No connection: refused, reset, timed out, host name unknown.
     BrokerUnreachable: Unavailable, "broker_unreachable",
         "check that RabbitMQ runs and that the host and port of rabbitmq.uri are right";

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use walrelay_engine::DecodeError;
+
 use super::guard::Mismatch;
 use super::identifier::SlotName;
 use super::position::EventPosition;
@@ -263,10 +265,13 @@ pub enum Error {
         /// What is wrong.
         what: &'static str,
     },
+    /// A row of the stream is not what the protocol says.
+    #[error("the replication stream cannot be understood")]
+    Decode(#[source] DecodeError),
     /// A pooler refused the startup parameter `replication`.
     #[error("the server at this address is a pooler that cannot carry replication: use a direct connection")]
     Pooler(#[source] Box<ServerError>),
-    /// A frame above the cap; it was not read.
+    /// A frame above the cap, which is no row; it was not read.
     #[error("the server announces a frame of {size} bytes; the cap is {cap}")]
     FrameTooLarge {
         /// The announced size in bytes.
@@ -413,7 +418,7 @@ impl Error {
             Self::Deadline { .. } => FaultKind::DatabaseSilent,
             Self::Server { step, source } => server_kind(*step, source.sqlstate),
             Self::ServerShutdown => FaultKind::DatabaseRestarting,
-            Self::Protocol { .. } | Self::Pooler(_) => FaultKind::DatabaseProtocol,
+            Self::Protocol { .. } | Self::Decode(_) | Self::Pooler(_) => FaultKind::DatabaseProtocol,
             Self::FrameTooLarge { .. } => FaultKind::FrameTooLarge,
             Self::PasswordMissing { .. }
             | Self::PasswordFile { .. }

@@ -9,6 +9,7 @@ mod handshake;
 mod health;
 mod link;
 mod main_path;
+mod oversized;
 mod security;
 mod setup;
 mod source;

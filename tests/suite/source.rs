@@ -70,6 +70,7 @@ impl SetUp {
             slot: self.source.slot.clone(),
             publication: self.source.publication.clone(),
             wal_sender_timeout: LONG,
+            max_event_bytes: 16 * 1024 * 1024,
         };
         let stream = Replication::start(&self.connector, &options).await?;
         let pid = stream.process_id().context("a process id")?;
