@@ -16,6 +16,7 @@ async fn setup_creates_what_is_missing_and_says_so() -> Result<()> {
     created  migrations
     created  table public.outbox_events
     created  publication walrelay
+    created  baseline of publication and tables
     created  slot SLOT (streams from LSN)
     ");
     let before = world.everything().await?;
@@ -23,6 +24,7 @@ async fn setup_creates_what_is_missing_and_says_so() -> Result<()> {
     found    migrations
     found    table public.outbox_events
     found    publication walrelay
+    found    baseline of publication and tables
     found    slot SLOT
     ");
     assert_eq!(world.everything().await?, before);
@@ -46,6 +48,7 @@ async fn setup_uses_the_outbox_table_that_is_there() -> Result<()> {
     created  migrations
     found    table public.outbox_events
     created  publication walrelay
+    created  baseline of publication and tables
     created  slot SLOT (streams from LSN)
     ");
     assert_eq!(world.columns("outbox_events").await?, before);
@@ -108,6 +111,7 @@ async fn several_outbox_tables_go_through_one_slot() -> Result<()> {
     created  table public.outbox_events
     created  table "Shop two"."Out""box"
     created  publication walrelay
+    created  baseline of publication and tables
     created  slot SLOT (streams from LSN)
     "#);
     relay.start()?;
@@ -137,6 +141,7 @@ async fn a_table_added_later_joins_the_publication_with_a_warning() -> Result<()
     found    table public.outbox_events
     created  table public.second
     changed  publication walrelay
+    changed  baseline of publication and tables
     found    slot SLOT
     warning  slot SLOT is older than what the publication gained now: rows committed before are not relayed, and if streaming ends with publication_missing, run teardown and setup
     ");
