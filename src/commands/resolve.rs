@@ -15,7 +15,7 @@ use crate::net::tls::{RootSource, TlsVerification};
 use crate::postgres;
 use crate::postgres::{ConnectTarget, PublicationName, QualifiedTable, SlotName, Source, StartOptions};
 use crate::rabbitmq::{self, BrokerUri, Exchange};
-use crate::relay::{DatabaseSettings, RelaySettings};
+use crate::relay::{CareSettings, DatabaseSettings, RelaySettings};
 
 /// The time for connecting to the broker, all steps together.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -111,6 +111,11 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
             auto_setup,
         },
         flow,
+        care: CareSettings {
+            hold_max_wal: delivery.hold_max_wal,
+            dead_letters_max: delivery.dead_letters_max.into(),
+            guard_interval: config.postgres.guard_interval,
+        },
         shutdown_grace: delivery.shutdown_grace,
         exit_on_halt,
     })

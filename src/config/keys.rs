@@ -148,6 +148,15 @@ pub static KEYS: &[Key] = &[
         Presence::Default("1s"),
         "how often the acknowledged position is reported while nothing moves",
     ),
+    key(
+        "postgres.guard_interval",
+        Kind::Duration {
+            min: Duration::from_secs(1),
+            max: LONGEST,
+        },
+        Presence::Default("30s"),
+        "how often the publication is compared with what setup left",
+    ),
     Key {
         check: Some(not_empty),
         ..key(

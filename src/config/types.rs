@@ -45,6 +45,8 @@ pub struct PostgresConfig {
     pub wal_sender_timeout: Duration,
     /// Time between status updates while nothing moves; less than half of `wal_sender_timeout`.
     pub status_interval: Duration,
+    /// Time between comparisons of the publication with its baseline; 1 s or more.
+    pub guard_interval: Duration,
 }
 
 /// One `[[outbox]]`
@@ -209,6 +211,7 @@ impl Config {
                 publication: values.required("postgres.publication")?,
                 wal_sender_timeout: values.required("postgres.wal_sender_timeout")?,
                 status_interval: values.required("postgres.status_interval")?,
+                guard_interval: values.required("postgres.guard_interval")?,
             },
             outbox: outbox.collect::<Result<_, Problem>>()?,
             rabbitmq: RabbitmqConfig {

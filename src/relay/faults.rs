@@ -22,6 +22,11 @@ pub(super) const fn stream_kind(error: &StreamError) -> FaultKind {
     }
 }
 
+/// Whether an errand's fault means that the stream itself must not go on (R5, R15).
+pub(super) const fn stops_the_stream(kind: FaultKind) -> bool {
+    matches!(kind, FaultKind::PublicationChanged | FaultKind::StreamElsewhere)
+}
+
 /// The kind of why an event is held.
 pub(super) const fn held_kind(failure: &Failure) -> FaultKind {
     match failure {

@@ -1,7 +1,9 @@
 //! Opening a session: set-up where it was asked for, the look before streaming, then the stream.
 
 use crate::fault::Fault;
-use crate::postgres::{self, Connector, ControlSession, Error, Replication, Source, StartOptions};
+use crate::postgres::{
+    self, Connector, ControlSession, Error, Preflight, Replication, Source, StartOptions, guard,
+};
 
 /// What a session is opened with.
 #[derive(Debug, Clone)]
@@ -35,10 +37,17 @@ async fn start(settings: &DatabaseSettings) -> Result<Replication, Error> {
     }
     // The SQL session ends before the stream starts: an idle one would hold up a smart shutdown (I8).
     let control = ControlSession::open(&settings.connector, &settings.source.slot).await?;
-    let found = postgres::preflight(&control, &settings.source).await;
+    let found = look(&control, &settings.source).await;
     control.close().await;
     for table in found?.others {
         tracing::warn!(table = %table, "the publication has a table that is not configured: a row in it will halt delivery");
     }
     Replication::start(&settings.connector, &settings.start).await
+}
+
+/// Is everything there, and as it was left (R5)?
+async fn look(control: &ControlSession, source: &Source) -> Result<Preflight, Error> {
+    let found = postgres::preflight(control, source).await?;
+    guard::check(control, source).await?;
+    Ok(found)
 }

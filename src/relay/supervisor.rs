@@ -3,6 +3,8 @@
 //! One task owns everything. Each turn does all that is possible without waiting, then waits for either socket, a try
 //! to connect, a deadline or the request to stop.
 
+mod errands;
+
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
@@ -15,6 +17,10 @@ use walrelay_engine::flow::{
 use walrelay_engine::key::EventKey;
 use walrelay_engine::walsender::StatusUpdate;
 
+use errands::Care;
+pub use errands::CareSettings;
+
+use super::errands::Errands;
 use super::side::Side;
 use super::status::{Delivery, Status};
 use super::{faults, session};
@@ -41,6 +47,8 @@ pub struct RelaySettings {
     pub broker: Connector,
     /// Delivery.
     pub flow: FlowConfig,
+    /// What happens to failed events, and the guard.
+    pub care: CareSettings,
     /// How long a stop waits for what is in flight.
     pub shutdown_grace: Duration,
     /// End on a halt instead of waiting for a person.
@@ -72,6 +80,8 @@ struct Relay {
     flow: Flow,
     database: Side<Replication>,
     broker: Side<Link>,
+    errands: Errands,
+    care: Care,
     status: watch::Sender<Status>,
     /// The held event that has been told of, and why it is held.
     held: Option<(EventKey, FaultKind)>,
@@ -84,6 +94,8 @@ impl Relay {
     fn new(settings: RelaySettings, status: watch::Sender<Status>) -> Self {
         Self {
             flow: Flow::new(settings.flow.clone()),
+            errands: Errands::new(),
+            care: Care::new(Instant::now(), &settings.care),
             settings,
             database: Side::new("database"),
             broker: Side::new("broker"),
@@ -137,6 +149,7 @@ impl Relay {
             }
         }
         self.send_status(now);
+        self.start_errand(now);
         self.tell_discarded();
         self.tell_held();
     }
@@ -237,6 +250,10 @@ impl Relay {
         if let Poll::Ready(result) = self.broker.poll_opened(cx) {
             worked = true;
             self.link_opened(result, now);
+        }
+        if let Poll::Ready(result) = self.errands.poll(cx) {
+            worked = true;
+            self.errand_done(result, now);
         }
         if let Some(link) = self.broker.up()
             && let Poll::Ready(result) = link.poll_io(cx, now.into())
@@ -499,6 +516,7 @@ impl Relay {
             self.broker.deadline(),
             link,
             self.stop_by,
+            self.errand_deadline(),
         ]
         .into_iter()
         .flatten()

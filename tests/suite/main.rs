@@ -10,6 +10,7 @@ mod health;
 mod link;
 mod main_path;
 mod oversized;
+mod policies;
 mod security;
 mod setup;
 mod source;

@@ -151,7 +151,7 @@ impl World {
     pub(super) fn fate(&self, position: Position) -> Fate {
         match self.books.events[&position].fate {
             Fate::Unroutable | Fate::Poison if self.is_healed => Fate::Deliverable,
-            fate => fate,
+            fate @ (Fate::Deliverable | Fate::Invalid | Fate::Unroutable | Fate::Poison) => fate,
         }
     }
 

@@ -1,0 +1,180 @@
+//! Errands: short SQL sessions beside the stream, one at a time, off the loop.
+//!
+//! Each opens a session, does one thing and closes it: no idle session holds up a smart shutdown (I8).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+use walrelay_engine::Lsn;
+use walrelay_engine::key::EventKey;
+use walrelay_engine::window::Seq;
+
+use super::session::DatabaseSettings;
+use crate::fault::Fault;
+use crate::postgres::dead_letters::{self, NewDeadLetter};
+use crate::postgres::skips::{self, Skip};
+use crate::postgres::{ControlSession, Error, flushed_position, guard};
+
+/// The pause after a failed errand.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Errand {
+    /// Store a dead letter, if the slot still streams to this walsender (R15).
+    Store {
+        /// Its event's place in the window.
+        seq: Seq,
+        /// The dead letter.
+        letter: Box<NewDeadLetter>,
+        /// Our walsender's process id.
+        process_id: i32,
+    },
+    /// Look at what a person or the settings say about a held event: a skip (R9), the WAL written since (R10).
+    LookAfter {
+        /// The held event.
+        key: EventKey,
+        /// Its id, where it has a usable one.
+        event_id: Option<String>,
+    },
+    /// Record that a skip has settled an event.
+    RecordSkip {
+        /// The skip.
+        skip: Skip,
+        /// The event.
+        key: EventKey,
+    },
+    /// Compare the publication with its baseline (R5).
+    Guard,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) enum Done {
+    /// A dead letter is stored.
+    Stored {
+        /// Its event's place in the window.
+        seq: Seq,
+        /// Where its transaction ends, at most.
+        end: Lsn,
+        /// How many are pending now.
+        pending: u64,
+    },
+    /// A held event was looked after.
+    LookedAfter {
+        /// The event.
+        key: EventKey,
+        /// Whether a person wants it skipped.
+        skip: Option<Skip>,
+        /// The end of the server's flushed WAL.
+        flushed: Lsn,
+    },
+    /// A skip is on record as settled.
+    Recorded,
+    /// The publication is as it was.
+    Guarded,
+}
+
+/// The one errand that may run at a time.
+#[derive(Debug)]
+pub(super) struct Errands {
+    running: Option<JoinHandle<Result<Done, Error>>>,
+    not_before: Instant,
+}
+
+impl Errands {
+    pub(super) fn new() -> Self {
+        Self {
+            running: None,
+            not_before: Instant::now(),
+        }
+    }
+
+    /// Whether an errand may be started.
+    pub(super) fn is_free(&self, now: Instant) -> bool {
+        self.running.is_none() && now >= self.not_before
+    }
+
+    /// When an errand may be started, if one has failed lately.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.running.is_none().then_some(self.not_before)
+    }
+
+    /// Starts an errand.
+    pub(super) fn start(&mut self, settings: &DatabaseSettings, errand: Errand) {
+        let settings = settings.clone();
+        self.running = Some(tokio::spawn(async move { run(&settings, errand).await }));
+    }
+
+    /// What came of the errand, once it is over. Pending while none runs.
+    ///
+    /// # Panics
+    /// If the task panicked: half a relay must not live on.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Done, Fault>> {
+        let Some(running) = &mut self.running else {
+            return Poll::Pending;
+        };
+        let result = std::task::ready!(Pin::new(running).poll(cx));
+        self.running = None;
+        let result = match result {
+            Ok(result) => result.map_err(|error| Fault::new(error.kind(), &error)),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // Nobody cancels it but the runtime's end.
+                Err(_) => return Poll::Pending,
+            },
+        };
+        if result.is_err() {
+            self.not_before = Instant::now() + RETRY;
+        }
+        Poll::Ready(result)
+    }
+}
+
+async fn run(settings: &DatabaseSettings, errand: Errand) -> Result<Done, Error> {
+    let mut session = ControlSession::open(&settings.connector, &settings.source.slot).await?;
+    let done = carry_out(&mut session, settings, errand).await;
+    session.close().await;
+    done
+}
+
+async fn carry_out(
+    session: &mut ControlSession,
+    settings: &DatabaseSettings,
+    errand: Errand,
+) -> Result<Done, Error> {
+    let slot = &settings.source.slot;
+    Ok(match errand {
+        Errand::Store {
+            seq,
+            letter,
+            process_id,
+        } => {
+            let end = dead_letters::store(session, &letter, process_id).await?;
+            Done::Stored {
+                seq,
+                end,
+                pending: dead_letters::pending_count(session, slot).await?,
+            }
+        }
+        Errand::LookAfter { key, event_id } => {
+            let skip = skips::take(session, slot, &key, event_id.as_deref()).await?;
+            Done::LookedAfter {
+                key,
+                skip,
+                flushed: flushed_position(session).await?,
+            }
+        }
+        Errand::RecordSkip { skip, key } => {
+            skips::settled(session, &skip, &key).await?;
+            Done::Recorded
+        }
+        Errand::Guard => {
+            guard::check(session, &settings.source).await?;
+            Done::Guarded
+        }
+    })
+}
