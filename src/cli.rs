@@ -1,10 +1,16 @@
 //! The command line: what can be typed, and the configuration sources that it names.
 
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
-use clap::{Args, Parser, Subcommand};
+use clap::builder::NonEmptyStringValueParser;
+use clap::{ArgGroup, Args, Parser, Subcommand};
+use walrelay_engine::Lsn;
 
 use crate::config::{Sources, Validator};
+use crate::postgres::EventPosition;
+use crate::postgres::dead_letters::{Reason, State};
+use crate::postgres::skips::Selector;
 
 /// Exit codes and the order of the configuration's sources, below the root's `--help`.
 const AFTER_HELP: &str = "\
@@ -63,6 +69,14 @@ pub enum Command {
     Setup(SetupArgs),
     /// Drop the slot and the publication; the outbox table stays.
     Teardown(TeardownArgs),
+    /// Settle one held event without delivering it, on record. Works while the relay is down.
+    Skip(SkipArgs),
+    /// Look at the events that were set aside, deliver them again or discard them.
+    DeadLetters(DeadLettersArgs),
+    /// Wait until everything committed up to a position is settled: for cut-overs and upgrades.
+    Wait(WaitArgs),
+    /// Go on after a halt, with the publication and tables as they are now. Look for missed events first.
+    Recover(RecoverArgs),
     /// Look at the configuration.
     Config(ConfigArgs),
 }
@@ -98,6 +112,187 @@ pub struct TeardownArgs {
     /// Flags after the command.
     #[command(flatten)]
     pub common: CommonArgs,
+}
+
+/// `walrelay skip`
+#[derive(Debug, Args)]
+pub struct SkipArgs {
+    /// The event: its id, or its key LSN:SEQ as log and /readyz name it.
+    #[arg(value_name = "EVENT_ID|LSN:SEQ", value_parser = parse_selector)]
+    pub event: Selector,
+    /// Why it is not wanted; kept in walrelay.skips.
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub reason: String,
+    /// Flags after the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `walrelay dead-letters`
+#[derive(Debug, Args)]
+pub struct DeadLettersArgs {
+    /// What to do with them.
+    #[command(subcommand)]
+    pub command: DeadLettersCommand,
+    /// Flags between `dead-letters` and its command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// The commands of `walrelay dead-letters`.
+#[derive(Debug, Subcommand)]
+pub enum DeadLettersCommand {
+    /// List them in commit order, without their columns.
+    List(DeadLettersListArgs),
+    /// Print one with its columns.
+    Show(DeadLettersShowArgs),
+    /// Ask the relay to deliver them again; they stay until the broker has confirmed.
+    Retry(DeadLettersRetryArgs),
+    /// Mark them as unwanted; the rows stay, with the reason.
+    Discard(DeadLettersDiscardArgs),
+}
+
+/// Which dead letters; all conditions that are given must hold.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Which")]
+pub struct FilterArgs {
+    /// Those set aside for this reason: unroutable, nacked, unanswered, refused or invalid.
+    #[arg(long, value_name = "REASON")]
+    pub reason: Option<Reason>,
+    /// Those of this event type.
+    #[arg(long, value_name = "TYPE")]
+    pub event_type: Option<String>,
+    /// Those that failed last at or after a time (2026-11-30T08:00:00Z) or so long ago at most (2h).
+    #[arg(long, value_name = "TIME|DURATION", value_parser = parse_since)]
+    pub since: Option<SystemTime>,
+    /// Those of this event id.
+    #[arg(long, value_name = "EVENT_ID")]
+    pub id: Option<String>,
+    /// The one of this key.
+    #[arg(long, value_name = "LSN:SEQ")]
+    pub key: Option<EventPosition>,
+}
+
+/// `walrelay dead-letters list`
+#[derive(Debug, Args)]
+pub struct DeadLettersListArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Print so many at most.
+    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    pub limit: u32,
+    /// Those in this state: pending, retrying or discarded; without it the first two.
+    #[arg(long, value_name = "STATE")]
+    pub state: Option<State>,
+    /// Which.
+    #[command(flatten)]
+    pub filter: FilterArgs,
+    /// Flags after the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `walrelay dead-letters show`
+#[derive(Debug, Args)]
+pub struct DeadLettersShowArgs {
+    /// The event: its id, or its key LSN:SEQ.
+    #[arg(value_name = "EVENT_ID|LSN:SEQ", value_parser = parse_selector)]
+    pub event: Selector,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Flags after the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `walrelay dead-letters retry`
+#[derive(Debug, Args)]
+#[command(group(selection()))]
+pub struct DeadLettersRetryArgs {
+    /// All of them.
+    #[arg(long)]
+    pub all: bool,
+    /// Do not ask. It is asked unless --id or --key is given.
+    #[arg(long)]
+    pub yes: bool,
+    /// Which.
+    #[command(flatten)]
+    pub filter: FilterArgs,
+    /// Flags after the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `walrelay dead-letters discard`
+#[derive(Debug, Args)]
+#[command(group(selection()))]
+pub struct DeadLettersDiscardArgs {
+    /// Why they are not wanted; kept in their rows.
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub because: String,
+    /// All of them.
+    #[arg(long)]
+    pub all: bool,
+    /// Do not ask. It is asked unless --id or --key is given.
+    #[arg(long)]
+    pub yes: bool,
+    /// Which.
+    #[command(flatten)]
+    pub filter: FilterArgs,
+    /// Flags after the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// A command that changes dead letters must be told which.
+fn selection() -> ArgGroup {
+    ArgGroup::new("selection")
+        .args(["all", "reason", "event_type", "since", "id", "key"])
+        .required(true)
+        .multiple(true)
+}
+
+/// `walrelay wait`
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("position").args(["current", "lsn"]).required(true)))]
+pub struct WaitArgs {
+    /// Up to everything that is committed now.
+    #[arg(long)]
+    pub current: bool,
+    /// Up to this position of the write-ahead log, such as 16/B374D848.
+    #[arg(long, value_name = "LSN")]
+    pub lsn: Option<Lsn>,
+    /// Give up after this time.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
+    /// Flags after the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `walrelay recover`
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// Flags after the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+fn parse_selector(text: &str) -> Result<Selector, &'static str> {
+    match text.parse() {
+        Ok(Selector::EventId(id)) if id.is_empty() => Err("an event id is not empty"),
+        Ok(selector) => Ok(selector),
+    }
+}
+
+fn parse_since(text: &str) -> Result<SystemTime, &'static str> {
+    let ago = humantime::parse_duration(text)
+        .ok()
+        .and_then(|ago| SystemTime::now().checked_sub(ago));
+    ago.or_else(|| humantime::parse_rfc3339_weak(text).ok())
+        .ok_or("expected a time such as 2026-11-30T08:00:00Z or a duration such as 2h")
 }
 
 /// `walrelay config`
@@ -162,9 +357,24 @@ impl Command {
             Self::Run(args) => vec![&args.common],
             Self::Setup(args) => vec![&args.common],
             Self::Teardown(args) => vec![&args.common],
+            Self::Skip(args) => vec![&args.common],
+            Self::Wait(args) => vec![&args.common],
+            Self::Recover(args) => vec![&args.common],
+            Self::DeadLetters(args) => vec![&args.common, args.command.common()],
             Self::Config(args) => match &args.command {
                 ConfigCommand::Check(inner) | ConfigCommand::Show(inner) => vec![&args.common, &inner.common],
             },
+        }
+    }
+}
+
+impl DeadLettersCommand {
+    fn common(&self) -> &CommonArgs {
+        match self {
+            Self::List(args) => &args.common,
+            Self::Show(args) => &args.common,
+            Self::Retry(args) => &args.common,
+            Self::Discard(args) => &args.common,
         }
     }
 }
@@ -239,11 +449,42 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_changes_dead_letters_must_be_told_which() {
+        for (line, valid) in [
+            ("walrelay dead-letters retry", false),
+            ("walrelay dead-letters retry --yes", false),
+            ("walrelay dead-letters retry --all", true),
+            ("walrelay dead-letters retry --reason unroutable --since 2h", true),
+            ("walrelay dead-letters retry --reason lost", false),
+            ("walrelay dead-letters retry --since yesterday", false),
+            ("walrelay dead-letters retry --since 2026-11-30T08:00:00Z", true),
+            ("walrelay dead-letters discard --key 0/1:0", false),
+            ("walrelay dead-letters discard --key 0/1 --because old", false),
+            ("walrelay dead-letters discard --key 0/1:0 --because old", true),
+            ("walrelay skip 0/1:0", false),
+            ("walrelay skip 0/1:0 --reason=", false),
+            ("walrelay wait", false),
+            ("walrelay wait --current --lsn 0/1", false),
+            ("walrelay wait --lsn 0/1 --timeout 5s", true),
+        ] {
+            assert_eq!(Cli::try_parse_from(line.split(' ')).is_ok(), valid, "{line}");
+        }
+    }
+
+    #[test]
     fn the_help_of_every_command_is_as_reviewed() {
         insta::assert_snapshot!("help", help(&[]));
         insta::assert_snapshot!("help_run", help(&["run"]));
         insta::assert_snapshot!("help_setup", help(&["setup"]));
         insta::assert_snapshot!("help_teardown", help(&["teardown"]));
+        insta::assert_snapshot!("help_skip", help(&["skip"]));
+        insta::assert_snapshot!("help_dead_letters", help(&["dead-letters"]));
+        insta::assert_snapshot!("help_dead_letters_list", help(&["dead-letters", "list"]));
+        insta::assert_snapshot!("help_dead_letters_show", help(&["dead-letters", "show"]));
+        insta::assert_snapshot!("help_dead_letters_retry", help(&["dead-letters", "retry"]));
+        insta::assert_snapshot!("help_dead_letters_discard", help(&["dead-letters", "discard"]));
+        insta::assert_snapshot!("help_wait", help(&["wait"]));
+        insta::assert_snapshot!("help_recover", help(&["recover"]));
         insta::assert_snapshot!("help_config", help(&["config"]));
         insta::assert_snapshot!("help_config_check", help(&["config", "check"]));
         insta::assert_snapshot!("help_config_show", help(&["config", "show"]));

@@ -124,12 +124,27 @@ fault_kinds! {
     /// The role lacks a privilege other than REPLICATION (42501).
     DatabaseForbidden: Halted, "database_forbidden",
         "grant the role of postgres.url what the error names";
+    /// Another session holds a lock that we need (55P03 under `lock_timeout`).
+    DatabaseLocked: Unavailable, "database_locked",
+        "wait for the session that holds the lock (pg_locks, pg_stat_activity) or end it, then try again";
     /// The server is a standby: it neither keeps the slot nor takes writes.
     DatabaseStandby: Unavailable, "database_standby",
         "let postgres.url point to the primary";
     /// An error of the server that has no row of its own in this table.
     DatabaseError: Unavailable, "database_error",
         "look the SQLSTATE up in PostgreSQL's appendix A and in the server's log";
+    /// walrelay's own tables are missing or of an older version.
+    OwnSchema: Halted, "own_schema",
+        "run `walrelay setup`: it creates what is missing in the schema walrelay";
+    /// `synchronous_standby_names` takes our stream for a synchronous standby (rule 17).
+    SynchronousStandby: Halted, "synchronous_standby",
+        "name the real standbys in synchronous_standby_names, or set another application_name in postgres.url";
+    /// SQL sessions reach another server than the stream does (rule 15).
+    StreamElsewhere: Unavailable, "stream_elsewhere",
+        "nothing to do after a failover; if it lasts, let postgres.url lead to one server only";
+    /// A dead letter with the same key but of another transaction exists (after a restore).
+    DeadLetterTaken: Halted, "dead_letter_taken",
+        "look at the old one (`walrelay dead-letters show --key`) and delete its row from walrelay.dead_letters";
     /// The server is older than 14.
     DatabaseUnsupported: Halted, "database_unsupported",
         "use PostgreSQL 14 to 18";
@@ -163,6 +178,9 @@ fault_kinds! {
     /// The publication does not publish inserts, or not all rows and columns.
     PublicationUnfit: Halted, "publication_unfit",
         "let the publication publish inserts of all rows and columns: alter publication ... set (publish = 'insert')";
+    /// Publication, its members or an outbox table are no longer what they were at set-up (rule 5).
+    PublicationChanged: Halted, "publication_changed",
+        "check whether events were missed since the change, then run `walrelay recover`";
     /// A configured table is missing or not in the publication.
     TableNotPublished: Halted, "table_not_published",
         "run `walrelay setup`, or alter publication ... add table ...";
@@ -184,9 +202,9 @@ fault_kinds! {
     /// The stream brought a row of a table that is not configured (rule 4).
     TableUnknown: Halted, "table_unknown",
         "add the table to [[outbox]] or take it out of the publication";
-    /// A frame larger than the cap.
+    /// A frame larger than the cap that is no row: large rows are read whatever their size.
     FrameTooLarge: Halted, "frame_too_large",
-        "keep outbox rows below the cap; store large payloads elsewhere and publish a reference";
+        "raise delivery.max_event_bytes above that size; if it is far beyond, check what answers at postgres.url";
     /// No connection: refused, reset, timed out, host name unknown.
     BrokerUnreachable: Unavailable, "broker_unreachable",
         "check that RabbitMQ runs and that the host and port of rabbitmq.uri are right";
@@ -195,7 +213,7 @@ fault_kinds! {
         "check the user of rabbitmq.uri and its password (rabbitmq.password_file)";
     /// The TLS handshake with RabbitMQ failed.
     BrokerTls: Unavailable, "broker_tls",
-        "check the certificate authority and the host name of rabbitmq.uri against the broker's certificate";
+        "check rabbitmq.ca_file and the host name of rabbitmq.uri against the broker's certificate";
     /// The virtual host does not exist or is closed to this user (530).
     BrokerVhost: Halted, "broker_vhost",
         "create the virtual host and give the user permissions on it, or correct rabbitmq.uri";

@@ -67,13 +67,33 @@ pub enum DecodeError {
 pub(crate) struct Reader<'a> {
     message: &'static str,
     rest: &'a [u8],
+    condensed: bool,
 }
 
 impl<'a> Reader<'a> {
     /// Starts at the first of `bytes`; `message` is the name that errors give.
     #[inline]
     pub(crate) const fn new(message: &'static str, bytes: &'a [u8]) -> Self {
-        Self { message, rest: bytes }
+        Self {
+            message,
+            rest: bytes,
+            condensed: false,
+        }
+    }
+
+    /// Goes on in a message that was condensed: markers may stand in it.
+    #[inline]
+    pub(crate) const fn condensed(self) -> Self {
+        Self {
+            condensed: true,
+            ..self
+        }
+    }
+
+    /// Whether the message was condensed.
+    #[inline]
+    pub(crate) const fn is_condensed(&self) -> bool {
+        self.condensed
     }
 
     /// Goes on under another name: the tag has told what the message is.

@@ -135,6 +135,31 @@ pub enum InvalidRow {
         /// The setting whose template it is.
         setting: &'static str,
     },
+    /// A column's value was too large to be kept while the row was read.
+    #[error("column \"{column}\" has {length} bytes; there is room for {limit} (delivery.max_event_bytes)")]
+    ColumnTooLarge {
+        /// The column.
+        column: &'static str,
+        /// Its length in bytes, as PostgreSQL sends it.
+        length: u64,
+        /// How long it might have been: the limit, or what the row's columns before it left of twice that.
+        limit: u64,
+    },
+    /// A column of a template was too large to be kept while the row was read.
+    #[error(
+        "column {column} of the row, which the template of {setting} names, has {length} bytes; there is room for \
+         {limit} (delivery.max_event_bytes)"
+    )]
+    TooLargeInTemplate {
+        /// The column's place in the row, from 1.
+        column: usize,
+        /// The setting whose template it is.
+        setting: &'static str,
+        /// Its length in bytes, as PostgreSQL sends it.
+        length: u64,
+        /// How long it might have been, as for [`ColumnTooLarge`](Self::ColumnTooLarge).
+        limit: u64,
+    },
     /// What AMQP cannot carry, such as a routing key over 255 bytes.
     #[error(transparent)]
     Encode(#[from] EncodeError),
@@ -279,7 +304,10 @@ impl Mapping {
     #[must_use]
     pub fn is_sent(&self, row: &Tuple<'_>) -> bool {
         let sent_at = self.sent_at.and_then(|column| row.value(column));
-        matches!(sent_at, Some(Value::Text(_) | Value::Binary(_)))
+        matches!(
+            sent_at,
+            Some(Value::Text(_) | Value::Binary(_) | Value::Oversized { .. })
+        )
     }
 
     /// The row's id as text, where it has a usable one; for naming an invalid row.
@@ -341,6 +369,16 @@ fn render(
             column: column + 1,
             setting,
         },
+        RenderError::TooLarge {
+            column,
+            length,
+            limit,
+        } => InvalidRow::TooLargeInTemplate {
+            column: column + 1,
+            setting,
+            length,
+            limit,
+        },
     })
 }
 
@@ -348,6 +386,11 @@ fn render(
 fn value<'a>(row: &Tuple<'a>, index: usize, column: &'static str) -> Result<&'a [u8], InvalidRow> {
     match row.value(index) {
         Some(Value::Text(text) | Value::Binary(text)) => Ok(text),
+        Some(Value::Oversized { length, limit }) => Err(InvalidRow::ColumnTooLarge {
+            column,
+            length,
+            limit,
+        }),
         Some(Value::Null | Value::Unchanged) | None => Err(InvalidRow::Null(column)),
     }
 }

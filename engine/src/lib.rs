@@ -4,6 +4,7 @@
 //! handed out, so that every rule of delivery can be tested without a server.
 
 pub mod amqp;
+pub mod condense;
 pub mod confirms;
 pub mod decode;
 pub mod event;

@@ -64,6 +64,15 @@ pub enum RenderError {
         /// The column.
         column: usize,
     },
+    /// The column's value was too large to be kept.
+    TooLarge {
+        /// The column.
+        column: usize,
+        /// Its length in bytes.
+        length: u64,
+        /// How long it might have been.
+        limit: u64,
+    },
 }
 
 impl Template {
@@ -160,6 +169,13 @@ impl BoundTemplate {
                     Some(Value::Text(text) | Value::Binary(text)) => {
                         let text = std::str::from_utf8(text);
                         out.push_str(text.map_err(|_| RenderError::NotUtf8 { column: *column })?);
+                    }
+                    Some(Value::Oversized { length, limit }) => {
+                        return Err(RenderError::TooLarge {
+                            column: *column,
+                            length,
+                            limit,
+                        });
                     }
                     Some(Value::Null | Value::Unchanged) | None => {
                         return Err(RenderError::Null { column: *column });

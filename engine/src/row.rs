@@ -39,6 +39,10 @@ impl Row {
     pub fn keep(names: &Arc<TableNames>, row: &Tuple<'_>) -> Self {
         let mut columns = String::from("{");
         for (name, value) in names.columns.iter().zip(row.values()) {
+            // What was passed over is not there to be kept.
+            if matches!(value, Value::Oversized { .. }) {
+                continue;
+            }
             if columns.len() > 1 {
                 columns.push(',');
             }
@@ -48,7 +52,7 @@ impl Row {
                 Value::Text(text) | Value::Binary(text) => {
                     push_string(&mut columns, &String::from_utf8_lossy(text))
                 }
-                Value::Null | Value::Unchanged => columns.push_str("null"),
+                Value::Null | Value::Unchanged | Value::Oversized { .. } => columns.push_str("null"),
             }
         }
         columns.push('}');

@@ -9,7 +9,7 @@ use crate::{Lsn, PgTimestamp};
 
 /// Byte1 of [`XLogData`], of [`Keepalive`] and of [`StatusUpdate`] ("Standby status update").
 /// <https://www.postgresql.org/docs/current/protocol-replication.html>
-const XLOG_DATA: u8 = b'w';
+pub(crate) const XLOG_DATA: u8 = b'w';
 const KEEPALIVE: u8 = b'k';
 const STATUS_UPDATE: u8 = b'r';
 

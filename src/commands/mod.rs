@@ -1,11 +1,17 @@
 //! The commands, and how they end.
 
 mod config;
+mod confirm;
+mod dead_letters;
 mod exit;
+mod recover;
 mod resolve;
 mod run;
 mod setup;
+mod skip;
+mod table;
 mod teardown;
+mod wait;
 
 use std::io::{self, Write as _};
 use std::panic::{self, AssertUnwindSafe};
@@ -15,7 +21,7 @@ use anyhow::Context as _;
 use crate::cli::{Cli, Command};
 use crate::config::{self as configuration, ConfigError, Loaded};
 use crate::fault::chain;
-use crate::postgres;
+use crate::postgres::{self, ControlSession};
 use crate::telemetry;
 
 pub use exit::Exit;
@@ -51,6 +57,10 @@ fn carry_out(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Run(args) => run::execute(args, &with_logging(loaded)?),
         Command::Setup(_) => setup::execute(&with_logging(loaded)?),
         Command::Teardown(args) => teardown::execute(args, &with_logging(loaded)?),
+        Command::Skip(args) => skip::execute(args, &with_logging(loaded)?),
+        Command::DeadLetters(args) => dead_letters::execute(&args.command, &with_logging(loaded)?),
+        Command::Wait(args) => wait::execute(args, &with_logging(loaded)?),
+        Command::Recover(_) => recover::execute(&with_logging(loaded)?),
     }
 }
 
@@ -77,6 +87,18 @@ fn block_on<T>(command: impl Future<Output = T>) -> anyhow::Result<T> {
     // A name look-up that hangs in the system's resolver must not hold up the exit.
     runtime.shutdown_background();
     Ok(result)
+}
+
+/// Does something in one short SQL session.
+async fn in_session<T>(
+    connector: &postgres::Connector,
+    slot: &postgres::SlotName,
+    work: impl AsyncFnOnce(&mut ControlSession) -> Result<T, postgres::Error>,
+) -> Result<T, postgres::Error> {
+    let mut session = ControlSession::open(connector, slot).await?;
+    let result = work(&mut session).await;
+    session.close().await;
+    result
 }
 
 /// An error of PostgreSQL in one line, with the remedy from the table of faults.

@@ -70,6 +70,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         slot: source.slot.clone(),
         publication: source.publication.clone(),
         wal_sender_timeout: config.postgres.wal_sender_timeout,
+        max_event_bytes: config.delivery.max_event_bytes.try_into()?,
     };
     let delivery = &config.delivery;
     let route = Route {

@@ -247,6 +247,15 @@ pub static KEYS: &[Key] = &[
         "the largest body to send; absent, by the broker's version",
     ),
     key(
+        "delivery.max_event_bytes",
+        Kind::Size {
+            min: 1024,
+            max: 256 * MIB,
+        },
+        Presence::Default("16MiB"),
+        "the largest column to read; a row with a larger one among those it needs is invalid",
+    ),
+    key(
         "delivery.ordering",
         Kind::Choice(&["pipelined", "strict"]),
         Presence::Default("pipelined"),

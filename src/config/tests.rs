@@ -81,6 +81,7 @@ fn without_anything_set_the_defaults_hold() {
         max_in_flight: 1000,
         max_in_flight_bytes: 32 * 1024 * 1024,
         max_message_bytes: None,
+        max_event_bytes: 16 * 1024 * 1024,
         ordering: Ordering::Pipelined,
         max_rate: None,
         on_unroutable: FailurePolicy::Hold,
@@ -156,7 +157,8 @@ fn every_key_reaches_the_configuration() {
         let value = match key.kind {
             Kind::Text | Kind::Template | Kind::Path => "other",
             Kind::Duration { .. } => "4s",
-            Kind::Size { .. } | Kind::Integer { .. } => "77",
+            Kind::Size { .. } => "7777",
+            Kind::Integer { .. } => "77",
             Kind::Boolean => "true",
             Kind::Choice(words) => words[words.len() - 1],
             Kind::Address => "[::1]:80",
@@ -178,7 +180,7 @@ fn an_unknown_key_names_file_line_key_and_the_nearest() {
     assert_eq!(
         error_of("delivery.backoff_multiplier = 5\n"),
         "walrelay.toml:3: unknown key delivery.backoff_multiplier; known keys of delivery are max_in_flight, \
-         max_in_flight_bytes, max_message_bytes, ordering, max_rate, on_unroutable, on_invalid, hold_max_wal, \
+         max_in_flight_bytes, max_message_bytes, max_event_bytes, ordering, max_rate, on_unroutable, on_invalid, hold_max_wal, \
          dead_letters_max, confirm_timeout, shutdown_grace"
     );
     assert_eq!(

@@ -84,6 +84,8 @@ pub struct DeliveryConfig {
     pub max_in_flight_bytes: u64,
     /// The largest body in bytes; `None`: by the broker's version.
     pub max_message_bytes: Option<u64>,
+    /// The largest column of a row that is read, in bytes; 1 KiB to 256 MiB.
+    pub max_event_bytes: u64,
     /// In which order first deliveries come.
     pub ordering: Ordering,
     /// The most messages to send in a second; `None`: no limit.
@@ -223,6 +225,7 @@ impl Config {
                 max_in_flight: values.required("delivery.max_in_flight")?,
                 max_in_flight_bytes: values.required("delivery.max_in_flight_bytes")?,
                 max_message_bytes: values.optional("delivery.max_message_bytes"),
+                max_event_bytes: values.required("delivery.max_event_bytes")?,
                 ordering: values.required("delivery.ordering")?,
                 max_rate: values.optional("delivery.max_rate"),
                 on_unroutable: values.required("delivery.on_unroutable")?,

@@ -163,12 +163,8 @@ pub enum TlsError {
     },
 }
 
-/// Builds a client configuration. It reads the roots anew each time, so a replaced file takes effect at the
-/// next connection; a small blocking read.
-///
-/// # Errors
-/// [`TlsError`]: the roots are missing, empty or unusable.
-pub fn client_config(verification: &TlsVerification) -> Result<Arc<ClientConfig>, TlsError> {
+/// Builds a client configuration; reads the roots.
+fn client_config(verification: &TlsVerification) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -195,13 +191,26 @@ pub fn client_config(verification: &TlsVerification) -> Result<Arc<ClientConfig>
     Ok(Arc::new(config))
 }
 
-/// Runs the TLS handshake over a connected socket; `host` is what the certificate is checked for.
+/// Runs the TLS handshake over a connected socket; `host` is what the certificate is checked for. The roots are read
+/// anew each time, so that a replaced file takes effect at the next connection.
 ///
 /// Cancel safety: dropping the future closes the socket.
 ///
 /// # Errors
-/// [`TlsError`]: the certificate was not accepted, or the handshake or the connection failed.
-pub async fn handshake(config: Arc<ClientConfig>, host: &str, socket: TcpStream) -> Result<Stream, TlsError> {
+/// [`TlsError`]: the roots are missing or unusable, the certificate was not accepted, or the handshake or the connection
+/// failed.
+pub async fn handshake(
+    verification: &TlsVerification,
+    host: &str,
+    socket: TcpStream,
+) -> Result<Stream, TlsError> {
+    // The system's roots are some hundred files, too many to read on the relay's own thread.
+    let verification = verification.clone();
+    let built = tokio::task::spawn_blocking(move || client_config(&verification)).await;
+    let config = built.map_err(|error| TlsError::Io {
+        host: host.to_owned(),
+        source: error.into(),
+    })??;
     let name = ServerName::try_from(host.to_owned()).map_err(|source| TlsError::ServerName {
         host: host.to_owned(),
         source,
@@ -226,7 +235,10 @@ fn classify(host: &str, error: io::Error) -> TlsError {
         reason = "the enum is non-exhaustive and long"
     )]
     match certificate {
-        CertificateError::UnknownIssuer => TlsError::UnknownIssuer { host, source },
+        // A bad signature is how another authority of the same name shows, such as one that was made anew.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            TlsError::UnknownIssuer { host, source }
+        }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             TlsError::NameMismatch { host, source }
         }
@@ -407,6 +419,10 @@ mod tests {
         };
         assert_eq!(
             of(CertificateError::UnknownIssuer),
+            "the certificate of db is not signed by a trusted root"
+        );
+        assert_eq!(
+            of(CertificateError::BadSignature),
             "the certificate of db is not signed by a trusted root"
         );
         assert_eq!(

@@ -24,6 +24,8 @@ pub struct ServerFacts {
     pub role: String,
     /// Whether the role may replicate: REPLICATION, superuser, or a managed service's own way.
     pub may_replicate: bool,
+    /// `synchronous_standby_names`.
+    pub synchronous_standby_names: String,
 }
 
 /// A publication.
@@ -96,7 +98,8 @@ impl ServerFacts {
         let sql = "select current_setting('server_version_num')::int, current_setting('wal_level'), \
                    pg_catalog.pg_is_in_recovery(), current_database()::text, r.rolname::text, \
                    r.rolreplication or r.rolsuper or exists (select from pg_catalog.pg_roles m \
-                   where m.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, m.oid, 'member')) \
+                   where m.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, m.oid, 'member')), \
+                   current_setting('synchronous_standby_names') \
                    from pg_catalog.pg_roles r where r.rolname = current_user";
         let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
         let number: i32 = column(&row, 0, PURPOSE)?;
@@ -107,6 +110,7 @@ impl ServerFacts {
             database: column(&row, 3, PURPOSE)?,
             role: column(&row, 4, PURPOSE)?,
             may_replicate: column(&row, 5, PURPOSE)?,
+            synchronous_standby_names: column(&row, 6, PURPOSE)?,
         })
     }
 }

@@ -121,13 +121,7 @@ impl Connector {
             return Err(Error::Closed { step: Step::Connect });
         }
         match answer {
-            [b'S'] => {
-                // Reading the system's roots takes some hundred file operations.
-                let config = tokio::task::spawn_blocking(move || tls::client_config(&verification))
-                    .await
-                    .map_err(|_| Error::Closed { step: Step::Connect })??;
-                Ok(tls::handshake(config, host, socket).await?)
-            }
+            [b'S'] => Ok(tls::handshake(&verification, host, socket).await?),
             [b'N'] if self.target.sslmode == SslMode::Prefer => Ok(Stream::Tcp(socket)),
             [b'N'] => Err(Error::TlsRefused {
                 endpoint: self.target.endpoint(),

@@ -30,6 +30,8 @@ const NETWORK_GRACE: Duration = Duration::from_secs(5);
 pub struct ControlSession {
     client: Client,
     connection: Connection,
+    role: String,
+    stream_name: String,
 }
 
 /// The task that moves the session's bytes; it ends with the session.
@@ -66,11 +68,12 @@ impl ControlSession {
         .into_iter()
         .chain(text_settings())
         .collect();
+        let stream_name = application_name(connector, slot);
         let mut config = tokio_postgres::Config::new();
         config
             .user(&connector.target().user)
             .dbname(&connector.target().dbname)
-            .application_name(format!("{} control", application_name(connector, slot)))
+            .application_name(format!("{stream_name} control"))
             .options(render_options(&settings))
             // TLS, where there is any, is already below this stream.
             .ssl_mode(tokio_postgres::config::SslMode::Disable);
@@ -91,6 +94,8 @@ impl ControlSession {
         Ok(Self {
             client,
             connection: Connection(connection),
+            role: connector.target().user.clone(),
+            stream_name,
         })
     }
 
@@ -103,6 +108,18 @@ impl ControlSession {
     /// The client for transactions.
     pub const fn client_mut(&mut self) -> &mut Client {
         &mut self.client
+    }
+
+    /// The role that the session was opened as.
+    #[must_use]
+    pub fn role(&self) -> &str {
+        &self.role
+    }
+
+    /// The `application_name` of the stream that belongs to this session's slot.
+    #[must_use]
+    pub fn stream_name(&self) -> &str {
+        &self.stream_name
     }
 
     /// Awaits one statement, at most as long as the server may take for it plus the network's share. `purpose`
@@ -132,6 +149,7 @@ impl ControlSession {
         let Self {
             client,
             mut connection,
+            ..
         } = self;
         // Without a client the connection sends Terminate and ends.
         drop(client);

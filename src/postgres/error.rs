@@ -4,6 +4,11 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use walrelay_engine::DecodeError;
+
+use super::guard::Mismatch;
+use super::identifier::SlotName;
+use super::position::EventPosition;
 use super::preflight::Unfit;
 use crate::fault::FaultKind;
 use crate::net::ConnectError;
@@ -35,6 +40,10 @@ impl SqlState {
     pub const UNDEFINED_OBJECT: Self = Self(*b"42704");
     /// `duplicate_object`.
     pub const DUPLICATE_OBJECT: Self = Self(*b"42710");
+    /// `invalid_schema_name`.
+    pub const INVALID_SCHEMA_NAME: Self = Self(*b"3F000");
+    /// `undefined_column`.
+    pub const UNDEFINED_COLUMN: Self = Self(*b"42703");
     /// `undefined_table`.
     pub const UNDEFINED_TABLE: Self = Self(*b"42P01");
     /// `too_many_connections`.
@@ -256,10 +265,13 @@ pub enum Error {
         /// What is wrong.
         what: &'static str,
     },
+    /// A row of the stream is not what the protocol says.
+    #[error("the replication stream cannot be understood")]
+    Decode(#[source] DecodeError),
     /// A pooler refused the startup parameter `replication`.
     #[error("the server at this address is a pooler that cannot carry replication: use a direct connection")]
     Pooler(#[source] Box<ServerError>),
-    /// A frame above the cap; it was not read.
+    /// A frame above the cap, which is no row; it was not read.
     #[error("the server announces a frame of {size} bytes; the cap is {cap}")]
     FrameTooLarge {
         /// The announced size in bytes.
@@ -315,6 +327,59 @@ pub enum Error {
     /// What was found in the database cannot be relayed from.
     #[error(transparent)]
     Unfit(#[from] Unfit),
+    /// Publication or table are no longer what they were at set-up.
+    #[error(transparent)]
+    Changed(#[from] Mismatch),
+    /// The role may not use one of walrelay's own tables.
+    #[error("{step}: a privilege is missing (as the owner of schema walrelay: {grant})")]
+    GrantMissing {
+        /// What was being done.
+        step: Step,
+        /// The statements that grant it.
+        grant: String,
+        /// What the server said.
+        #[source]
+        source: Box<ServerError>,
+    },
+    /// walrelay's own tables are missing, or of an older version.
+    #[error("{step}: walrelay's own tables are missing or of an older version")]
+    OwnSchema {
+        /// What was being done.
+        step: Step,
+        /// What the server said.
+        #[source]
+        source: Box<ServerError>,
+    },
+    /// The SQL session's server does not stream to us (rule 15).
+    #[error("the slot `{slot}` is not streamed by our server process {ours} but by {}", Process(*.found))]
+    NotOurStream {
+        /// The slot.
+        slot: SlotName,
+        /// Our walsender's process id.
+        ours: i32,
+        /// The process that the SQL session's server names.
+        found: Option<i32>,
+    },
+    /// A dead letter of another transaction has the key already.
+    #[error("the key {position} of slot `{slot}` belongs to a dead letter of another transaction already")]
+    DeadLetterTaken {
+        /// The slot.
+        slot: SlotName,
+        /// The key.
+        position: EventPosition,
+    },
+}
+
+/// A server process, if there is one.
+struct Process(Option<i32>);
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(pid) => write!(f, "process {pid}"),
+            None => f.write_str("none"),
+        }
+    }
 }
 
 impl From<TlsError> for Error {
@@ -333,7 +398,11 @@ impl Error {
     /// What the server reported, where it did.
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {
-        if let Self::Server { source, .. } | Self::Pooler(source) = self {
+        if let Self::Server { source, .. }
+        | Self::Pooler(source)
+        | Self::GrantMissing { source, .. }
+        | Self::OwnSchema { source, .. } = self
+        {
             Some(source)
         } else {
             None
@@ -349,7 +418,7 @@ impl Error {
             Self::Deadline { .. } => FaultKind::DatabaseSilent,
             Self::Server { step, source } => server_kind(*step, source.sqlstate),
             Self::ServerShutdown => FaultKind::DatabaseRestarting,
-            Self::Protocol { .. } | Self::Pooler(_) => FaultKind::DatabaseProtocol,
+            Self::Protocol { .. } | Self::Decode(_) | Self::Pooler(_) => FaultKind::DatabaseProtocol,
             Self::FrameTooLarge { .. } => FaultKind::FrameTooLarge,
             Self::PasswordMissing { .. }
             | Self::PasswordFile { .. }
@@ -359,6 +428,11 @@ impl Error {
             | Self::Scram(_) => FaultKind::DatabaseAuthentication,
             Self::Sql { .. } => FaultKind::DatabaseError,
             Self::Unfit(unfit) => unfit.kind(),
+            Self::Changed(_) => FaultKind::PublicationChanged,
+            Self::GrantMissing { .. } => FaultKind::DatabaseForbidden,
+            Self::OwnSchema { .. } => FaultKind::OwnSchema,
+            Self::NotOurStream { .. } => FaultKind::StreamElsewhere,
+            Self::DeadLetterTaken { .. } => FaultKind::DeadLetterTaken,
         }
     }
 
@@ -390,6 +464,7 @@ fn server_kind(step: Step, code: SqlState) -> FaultKind {
         SqlState::INSUFFICIENT_PRIVILEGE => FaultKind::DatabaseForbidden,
         SqlState::OBJECT_IN_USE if walsender => FaultKind::SlotInUse,
         SqlState::LOCK_NOT_AVAILABLE if step == Step::CreateSlot => FaultKind::SlotBlocked,
+        SqlState::LOCK_NOT_AVAILABLE => FaultKind::DatabaseLocked,
         // The publication is looked up at the first change, not at the start.
         SqlState::UNDEFINED_OBJECT if step == Step::Stream => FaultKind::PublicationMissing,
         SqlState::UNDEFINED_OBJECT if walsender => FaultKind::SlotMissing,
@@ -456,6 +531,11 @@ mod tests {
             (Step::DropSlot, "55006", FaultKind::SlotInUse),
             (Step::CreateSlot, "55000", FaultKind::WalLevel),
             (Step::CreateSlot, "55P03", FaultKind::SlotBlocked),
+            (
+                Step::Query("create the publication"),
+                "55P03",
+                FaultKind::DatabaseLocked,
+            ),
             (Step::CreateSlot, "53400", FaultKind::SlotsExhausted),
             (
                 Step::OpenControl,

@@ -5,8 +5,8 @@
 use super::error::{Error, Step};
 use crate::net::{Stream, Wire};
 
-/// The largest frame of the stream in bytes. PostgreSQL's own limit for a field is 1 GiB; a row of this size
-/// is far beyond what a broker takes, so a larger announcement is refused before it costs memory.
+/// The largest frame of the stream that is no CopyData, in bytes: a larger announcement is refused before it costs
+/// memory. CopyData of any size is read, [condensed](walrelay_engine::condense) where it is large.
 pub const MAX_FRAME: u64 = 256 * 1024 * 1024;
 
 /// The largest frame outside the stream: answers to startup and commands are short.
@@ -26,9 +26,9 @@ pub(super) struct Frame<'a> {
     pub(super) size: usize,
 }
 
-/// Looks at the first frame of `input`; `None` until it is complete. A length above `cap` is an error as soon
-/// as the header is there.
-pub(super) fn peek(input: &[u8], cap: u64, step: Step) -> Result<Option<Frame<'_>>, Error> {
+/// Looks at the header of the first frame of `input`: its tag, and the frame's size in bytes with the header; `None`
+/// until it is complete.
+pub(super) fn peek_header(input: &[u8], step: Step) -> Result<Option<(u8, u64)>, Error> {
     let Some(([tag, a, b, c, d], _)) = input.split_first_chunk::<HEADER>() else {
         return Ok(None);
     };
@@ -39,7 +39,15 @@ pub(super) fn peek(input: &[u8], cap: u64, step: Step) -> Result<Option<Frame<'_
             what: "a frame with an impossible length",
         });
     }
-    let size = u64::from(length) + 1;
+    Ok(Some((*tag, u64::from(length) + 1)))
+}
+
+/// Looks at the first frame of `input`; `None` until it is complete. A length above `cap` is an error as soon
+/// as the header is there.
+pub(super) fn peek(input: &[u8], cap: u64, step: Step) -> Result<Option<Frame<'_>>, Error> {
+    let Some((tag, size)) = peek_header(input, step)? else {
+        return Ok(None);
+    };
     if size > cap {
         // Outside the stream a long frame is no big row, but somebody else's protocol.
         return Err(if cap == MAX_FRAME {
@@ -54,11 +62,7 @@ pub(super) fn peek(input: &[u8], cap: u64, step: Step) -> Result<Option<Frame<'_
     let Ok(size) = usize::try_from(size) else {
         return Err(Error::FrameTooLarge { size, cap });
     };
-    Ok(input.get(HEADER..size).map(|body| Frame {
-        tag: *tag,
-        body,
-        size,
-    }))
+    Ok(input.get(HEADER..size).map(|body| Frame { tag, body, size }))
 }
 
 /// Reads one frame of a reply, outside the stream.

@@ -14,11 +14,18 @@ pub struct Migration {
 }
 
 /// All migrations of walrelay's own schema, in order.
-pub const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "schema",
-    sql: include_str!("../../migrations/0001_schema.sql"),
-}];
+pub const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "schema",
+        sql: include_str!("../../migrations/0001_schema.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "state",
+        sql: include_str!("../../migrations/0002_state.sql"),
+    },
+];
 
 const OUTBOX_TABLE: &str = include_str!("../../migrations/outbox_table.sql");
 const PUBLICATION: &str = include_str!("../../migrations/publication.sql");

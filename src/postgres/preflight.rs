@@ -8,6 +8,7 @@ use super::error::Error;
 use super::identifier::{PublicationName, QualifiedTable, SlotName};
 use super::slot::{PLUGIN, SlotState};
 use super::startup::{MIN_SERVER_MAJOR, ServerVersion};
+use super::synchronous;
 use crate::fault::FaultKind;
 
 /// What the relay reads from.
@@ -59,6 +60,14 @@ pub enum Unfit {
     Role {
         /// The role.
         role: String,
+    },
+    /// The stream would be a synchronous standby.
+    #[error("synchronous_standby_names ({setting}) takes our stream, `{name}`, for a synchronous standby")]
+    SynchronousStandby {
+        /// The setting.
+        setting: String,
+        /// Our stream's `application_name`.
+        name: String,
     },
     /// No slot.
     #[error("the replication slot `{slot}` does not exist")]
@@ -187,6 +196,7 @@ impl Unfit {
             Self::Standby => FaultKind::DatabaseStandby,
             Self::WalLevel { .. } => FaultKind::WalLevel,
             Self::Role { .. } => FaultKind::ReplicationRole,
+            Self::SynchronousStandby { .. } => FaultKind::SynchronousStandby,
             Self::SlotMissing { .. } => FaultKind::SlotMissing,
             Self::SlotPhysical { .. } | Self::SlotPlugin { .. } | Self::SlotDatabase { .. } => {
                 FaultKind::SlotForeign
@@ -213,6 +223,7 @@ impl Unfit {
 pub async fn preflight(session: &ControlSession, source: &Source) -> Result<Preflight, Error> {
     let server = ServerFacts::read(session).await?;
     check_server(&server)?;
+    check_synchronous(&server.synchronous_standby_names, session.stream_name())?;
 
     let slot = SlotState::read(session, &source.slot).await?;
     let publication = PublicationFacts::read(session, &source.publication).await?;
@@ -259,6 +270,18 @@ pub(super) fn check_server(server: &ServerFacts) -> Result<(), Unfit> {
     if !server.may_replicate {
         return Err(Unfit::Role {
             role: server.role.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// Commits must not wait for our confirmation: a dead letter's would, while we confirm nothing before it is stored,
+/// and with it every writer's (rule 17).
+fn check_synchronous(setting: &str, stream_name: &str) -> Result<(), Unfit> {
+    if synchronous::names_standby(setting, stream_name) {
+        return Err(Unfit::SynchronousStandby {
+            setting: setting.to_owned(),
+            name: stream_name.to_owned(),
         });
     }
     Ok(())
@@ -379,6 +402,7 @@ mod tests {
             database: "shop".to_owned(),
             role: "walrelay".to_owned(),
             may_replicate: true,
+            synchronous_standby_names: String::new(),
         }
     }
 
@@ -468,6 +492,17 @@ mod tests {
         assert_eq!(
             server_fault(|s| s.may_replicate = false),
             Some(FaultKind::ReplicationRole)
+        );
+    }
+
+    #[test]
+    fn a_stream_that_commits_would_wait_for_is_refused() {
+        assert_eq!(check_synchronous("", "walrelay shop"), Ok(()));
+        let unfit = check_synchronous("ANY 1 (*)", "walrelay shop").unwrap_err();
+        assert_eq!(unfit.kind(), FaultKind::SynchronousStandby);
+        assert_eq!(
+            unfit.to_string(),
+            "synchronous_standby_names (ANY 1 (*)) takes our stream, `walrelay shop`, for a synchronous standby"
         );
     }
 

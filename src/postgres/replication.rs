@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use walrelay_engine::Lsn;
+use walrelay_engine::condense::{CondenseError, Condenser};
 
 use super::connect::Connector;
 use super::error::{Error, ServerError, SqlState, Step};
@@ -28,6 +29,9 @@ pub struct StartOptions {
     pub publication: PublicationName,
     /// How long the server waits for a sign of life of ours before it frees the slot for another process.
     pub wal_sender_timeout: Duration,
+    /// The largest value of a row that is buffered, in bytes as PostgreSQL sends it. Of a CopyData frame beyond this
+    /// size, values beyond it are passed over; see [`Condenser`].
+    pub max_event_bytes: usize,
 }
 
 /// A running stream.
@@ -38,12 +42,15 @@ pub struct Replication {
     wal_end: Lsn,
     /// Size of the frame that [`next_frame`](Self::next_frame) has handed out, until it is consumed.
     current: usize,
+    max_event_bytes: usize,
+    /// A frame above `max_event_bytes`, until it is consumed; its bytes are no longer in the wire.
+    large: Option<Condenser>,
 }
 
 /// What the server sent.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Incoming<'a> {
-    /// The payload of a CopyData frame; it stays in the buffer until
+    /// The payload of a CopyData frame, condensed where it is large; it stays in the buffer until
     /// [`consume_frame`](Replication::consume_frame).
     Data(&'a [u8]),
     /// A notice or warning, already consumed.
@@ -82,6 +89,8 @@ impl Replication {
             identity,
             wal_end,
             current: 0,
+            max_event_bytes: options.max_event_bytes,
+            large: None,
         })
     }
 
@@ -103,15 +112,28 @@ impl Replication {
         self.session.server_version
     }
 
+    /// The server process that streams to us, as `pg_replication_slots.active_pid` names it (rule 15). Behind a
+    /// pooler it may be another number.
+    #[must_use]
+    pub const fn process_id(&self) -> Option<i32> {
+        self.session.process_id
+    }
+
     /// Looks at the next complete frame in the buffer, without waiting; `None`: read more with
     /// [`io`](Self::io). The same frame is returned until [`consume_frame`](Self::consume_frame).
     ///
+    /// What has come of a large frame is taken out of the buffer and condensed, so call it after every read.
+    ///
     /// # Errors
-    /// What the server reports, that it ended the stream ([`Error::ServerShutdown`]), a frame above
-    /// [`MAX_FRAME`], or what is not the protocol. After an error the session is of no further use.
+    /// What the server reports, that it ended the stream ([`Error::ServerShutdown`]), a large frame that cannot be
+    /// condensed, or what is not the protocol. After an error the session is of no further use.
     pub fn next_frame(&mut self) -> Result<Option<Incoming<'_>>, Error> {
         const STEP: Step = Step::Stream;
         let (tag, size) = loop {
+            self.begin_large()?;
+            if self.large.is_some() {
+                return self.continue_large();
+            }
             let Some(frame) = frame::peek(self.session.wire.input(), MAX_FRAME, STEP)? else {
                 return Ok(None);
             };
@@ -151,8 +173,40 @@ impl Replication {
         }
     }
 
+    /// Begins to condense the next frame, if it is a large one.
+    fn begin_large(&mut self) -> Result<(), Error> {
+        if self.large.is_none()
+            && let Some((b'd', size)) = frame::peek_header(self.session.wire.input(), Step::Stream)?
+            && let size = usize::try_from(size).unwrap_or(usize::MAX)
+            && size > self.max_event_bytes.max(frame::HEADER)
+        {
+            self.session.wire.consume(frame::HEADER);
+            self.large = Some(Condenser::new(size - frame::HEADER, self.max_event_bytes));
+        }
+        Ok(())
+    }
+
+    /// Moves what has come of a large frame from the wire to the condenser.
+    fn continue_large(&mut self) -> Result<Option<Incoming<'_>>, Error> {
+        let Some(large) = &mut self.large else {
+            return Ok(None);
+        };
+        let fed = large
+            .feed(self.session.wire.input())
+            .map_err(|error| match error {
+                CondenseError::Decode(source) => Error::Decode(source),
+                CondenseError::TooLarge { size, limit } => Error::FrameTooLarge {
+                    size: size as u64,
+                    cap: limit as u64,
+                },
+            })?;
+        self.session.wire.consume(fed);
+        Ok(large.payload().map(Incoming::Data))
+    }
+
     /// Drops the data frame that [`next_frame`](Self::next_frame) returned last; no effect without one.
     pub fn consume_frame(&mut self) {
+        self.large.take_if(|large| large.payload().is_some());
         self.session.wire.consume(std::mem::take(&mut self.current));
     }
 
@@ -204,8 +258,9 @@ impl Replication {
     /// The connection broke, or the deadline came first. Either way the socket is closed.
     pub async fn close(mut self, deadline: Instant) -> Result<(), Error> {
         self.consume_frame();
+        let unread = self.large.take().map_or(0, |large| large.left());
         frame::write(self.session.wire.output(), b'c', &[]);
-        within(deadline, Step::Stream, await_ready(&mut self.session)).await?;
+        within(deadline, Step::Stream, await_ready(&mut self.session, unread)).await?;
         self.session.terminate(deadline).await
     }
 }
@@ -282,11 +337,25 @@ async fn await_copy_both(session: &mut Walsender) -> Result<(), Error> {
     }
 }
 
-/// Reads and drops frames until ReadyForQuery.
-async fn await_ready(session: &mut Walsender) -> Result<(), Error> {
+/// Reads and drops `unread` bytes of the current frame, then frames until ReadyForQuery. Data is dropped as it comes,
+/// so that no large frame is buffered.
+async fn await_ready(session: &mut Walsender, mut unread: usize) -> Result<(), Error> {
     const STEP: Step = Step::Stream;
     loop {
-        while let Some(frame) = frame::peek(session.wire.input(), MAX_FRAME, STEP)? {
+        loop {
+            let dropped = unread.min(session.wire.input().len());
+            session.wire.consume(dropped);
+            unread -= dropped;
+            if unread > 0 {
+                break;
+            }
+            if let Some((b'd', size)) = frame::peek_header(session.wire.input(), STEP)? {
+                unread = usize::try_from(size).unwrap_or(usize::MAX);
+                continue;
+            }
+            let Some(frame) = frame::peek(session.wire.input(), MAX_FRAME, STEP)? else {
+                break;
+            };
             let (tag, size) = (frame.tag, frame.size);
             if tag == b'E' {
                 return Err(Error::Server {
@@ -309,15 +378,21 @@ async fn await_ready(session: &mut Walsender) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::FaultKind;
     use crate::net::{Stream, Wire};
     use proptest::prelude::*;
     use tokio::io::AsyncWriteExt;
     use tokio::net::UnixStream;
+    use walrelay_engine::pgoutput::{Message, Value};
+    use walrelay_engine::walsender::ServerMessage;
+
+    const MAX_EVENT_BYTES: usize = 1000;
 
     /// A stream whose server side is in the test's hands.
     fn pair() -> (Replication, UnixStream) {
         let (ours, server) = UnixStream::pair().unwrap();
         let session = Walsender {
+            process_id: None,
             wire: Wire::new(Stream::Unix(ours)),
             server_version: ServerVersion { major: 15, minor: 0 },
         };
@@ -330,6 +405,8 @@ mod tests {
             identity,
             wal_end: Lsn::INVALID,
             current: 0,
+            max_event_bytes: MAX_EVENT_BYTES,
+            large: None,
         };
         (replication, server)
     }
@@ -410,6 +487,95 @@ mod tests {
             replication.io(true).await.unwrap();
             assert!(matches!(replication.next_frame(), Err(Error::ServerShutdown)));
         }
+    }
+
+    /// The payload of an Insert with one text value.
+    fn insert(length: usize) -> Vec<u8> {
+        let mut payload = vec![b'w'];
+        payload.extend_from_slice(&[0; 24]);
+        payload.extend_from_slice(b"I\0\0\0\x07N\0\x01t");
+        payload.extend_from_slice(&u32::try_from(length).unwrap().to_be_bytes());
+        payload.resize(payload.len() + length, b'x');
+        payload
+    }
+
+    #[tokio::test]
+    async fn a_large_row_is_condensed_in_its_place_and_never_buffered() {
+        const LENGTH: usize = 5_000_000;
+        let (mut replication, mut server) = pair();
+        let small = insert(MAX_EVENT_BYTES - 100);
+        let bytes = frames(&[(b'd', &small), (b'd', &insert(LENGTH)), (b'd', b"next")]);
+        let write = async { server.write_all(&bytes).await.unwrap() };
+        let read = async {
+            let mut payloads = Vec::new();
+            while payloads.len() < 3 {
+                while let Some(incoming) = replication.next_frame().unwrap() {
+                    let Incoming::Data(payload) = incoming else {
+                        panic!("no data")
+                    };
+                    payloads.push(payload.to_vec());
+                    assert!(payloads.len() <= 3, "a frame came twice");
+                    let again = Some(Incoming::Data(payloads.last().unwrap()));
+                    assert_eq!(replication.next_frame().unwrap(), again);
+                    replication.consume_frame();
+                }
+                if payloads.len() < 3 {
+                    replication.io(true).await.unwrap();
+                    assert!(replication.session.wire.input().len() < 1_000_000);
+                }
+            }
+            payloads
+        };
+        let (payloads, ()) = tokio::join!(read, write);
+        assert_eq!(payloads[0], small);
+        assert!(payloads[1].len() < 100);
+        assert_eq!(payloads[2], b"next");
+        let ServerMessage::XLogData(data) = ServerMessage::decode(&payloads[1]).unwrap() else {
+            panic!("no XLogData")
+        };
+        let Message::Insert(insert) = Message::decode(data.data).unwrap() else {
+            panic!("no insert")
+        };
+        let oversized = Value::Oversized {
+            length: LENGTH as u64,
+            limit: MAX_EVENT_BYTES as u64,
+        };
+        assert_eq!(insert.new.value(0), Some(oversized));
+    }
+
+    #[tokio::test]
+    async fn a_large_frame_of_rubbish_ends_the_stream() {
+        let (mut replication, mut server) = pair();
+        let mut payload = insert(2000);
+        payload[33] = b'?';
+        server.write_all(&frames(&[(b'd', &payload)])).await.unwrap();
+        replication.io(true).await.unwrap();
+        let error = replication.next_frame().unwrap_err();
+        assert!(matches!(error, Error::Decode(_)), "{error}");
+        assert_eq!(error.kind(), FaultKind::DatabaseProtocol);
+    }
+
+    #[tokio::test]
+    async fn closing_in_the_middle_of_a_large_row_drops_the_rest_of_it() {
+        let (mut replication, mut server) = pair();
+        let bytes = frames(&[
+            (b'd', &insert(500_000)),
+            (b'd', &insert(500_000)),
+            (b'c', b""),
+            (b'C', b"COPY 0\0"),
+            (b'Z', b"I"),
+        ]);
+        server.write_all(&bytes[..50_000]).await.unwrap();
+        replication.io(true).await.unwrap();
+        assert_eq!(replication.next_frame().unwrap(), None);
+        replication.consume_frame();
+        let talk = async {
+            server.write_all(&bytes[50_000..]).await.unwrap();
+            server
+        };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let (closed, _server) = tokio::join!(replication.close(deadline), talk);
+        closed.unwrap();
     }
 
     #[tokio::test]

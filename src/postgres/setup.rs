@@ -2,19 +2,26 @@
 
 use std::fmt;
 
+use tokio_postgres::types::Oid;
+
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts, TableKind, column};
 use super::connect::Connector;
 use super::control::{ControlSession, bounded};
 use super::error::{Error, Step};
-use super::identifier::quote_identifier;
+use super::guard::{self, Difference, Mismatch};
+use super::identifier::{QualifiedTable, quote_identifier};
 use super::migrations::{self, MIGRATIONS};
 use super::preflight::{
     Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
 };
 use super::slot::{self, SlotState};
+use super::state::{Author, Baseline, MemberKind};
 
 /// The advisory lock under which set-up and teardown run: the bytes of `walrelay`.
 const LOCK_KEY: i64 = i64::from_be_bytes(*b"walrelay");
+
+/// How a report names the baseline.
+const BASELINE: &str = "baseline of publication and tables";
 
 /// What became of one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,12 +97,16 @@ fn print_steps(f: &mut fmt::Formatter<'_>, steps: &[SetupStep]) -> fmt::Result {
         .try_for_each(|step| writeln!(f, "{:8} {}", step.outcome, step.what))
 }
 
-/// Creates what is missing: walrelay's schema, the outbox tables, the publication and, last, the slot. What is
-/// there is checked and used as it is. It can be run again at any time; two at once wait for each other.
+/// Creates what is missing: walrelay's schema, the outbox tables, the publication, the baseline and, last, the slot.
+/// What is there is checked and used as it is. It can be run again at any time; two at once wait for each other.
+///
+/// For a slot that exists, the baseline takes in only what this very run has changed. Other changes stay a
+/// [`Mismatch`] and become a warning.
 ///
 /// # Errors
 /// What is there does not fit ([`Error::Unfit`]), the role may not create what is missing, or the server is not
-/// as needed. What was created before the error stays; the next run goes on from there.
+/// as needed. Tables and publication are created together or not at all; without the slot the next run goes on from
+/// there.
 pub async fn setup(connector: &Connector, source: &Source) -> Result<SetupReport, Error> {
     let mut session = ControlSession::open(connector, &source.slot).await?;
     let result = setup_locked(&mut session, connector, source).await;
@@ -132,13 +143,28 @@ async fn setup_locked(
     }
 
     migrate(session, &mut report).await?;
+    // In one transaction, so that a guard sees the publication and its baseline change together. An error ends the
+    // session, and with it the transaction.
+    let client = session.client();
+    session.run("begin set-up", client.batch_execute("begin")).await?;
     create_tables(session, source, &server, &mut report).await?;
-    let late = publish_tables(session, source, &server, &mut report).await?;
+    let published = publish_tables(session, source, &server, &mut report).await?;
+    if exists {
+        keep_baseline(session, source, &published.added, &mut report).await?;
+    } else {
+        // Before the slot, so that what changes while the slot is being created is noticed.
+        let baseline = Baseline::observe(session, source).await?;
+        baseline.write(session, &source.slot, Author::Setup, true).await?;
+        report.push(BASELINE.to_owned(), Outcome::Created);
+    }
+    session
+        .run("commit set-up", client.batch_execute("commit"))
+        .await?;
 
     let what = format!("slot {}", source.slot);
     if exists {
         report.push(what, Outcome::Found);
-        if late {
+        if published.late {
             report.warnings.push(format!(
                 "slot {} is older than what the publication gained now: rows committed before are not relayed, and if \
                  streaming ends with publication_missing, run teardown and setup",
@@ -199,7 +225,7 @@ impl SetupReport {
 }
 
 /// Takes the advisory lock for the rest of the session.
-async fn lock(session: &ControlSession) -> Result<(), Error> {
+pub(super) async fn lock(session: &ControlSession) -> Result<(), Error> {
     let sql = "select pg_catalog.pg_advisory_lock($1)";
     let purpose = "wait for another setup or teardown to end";
     session
@@ -265,13 +291,69 @@ async fn create_tables(
     Ok(())
 }
 
-/// Creates the publication, or adds the tables that it lacks. True if something became published that was not.
+/// Takes what set-up itself changed into the baseline of a slot that exists. Whatever else has changed since is for
+/// `recover` to take in, after somebody has looked for missed events (rule 5).
+async fn keep_baseline(
+    session: &ControlSession,
+    source: &Source,
+    added: &[QualifiedTable],
+    report: &mut SetupReport,
+) -> Result<(), Error> {
+    let (baseline, observed) = Baseline::load(session, source).await?;
+    let advice = "look for missed events, then run `walrelay recover`";
+    let Some(baseline) = baseline else {
+        let mismatch = Mismatch::NoBaseline {
+            slot: source.slot.clone(),
+        };
+        report.warnings.push(format!("{mismatch}: {advice}"));
+        return Ok(());
+    };
+    let mut differences = guard::compare(session, &baseline, &observed).await?;
+    let any = !differences.is_empty();
+    let added: Vec<_> = observed
+        .tables
+        .iter()
+        .filter(|mark| added.contains(&mark.qualified()))
+        .filter_map(|mark| mark.oid)
+        .collect();
+    differences.retain(|difference| !is_own(difference, &added));
+    if !differences.is_empty() {
+        let mismatch = Mismatch::Changed(differences);
+        report.warnings.push(format!("{mismatch}: {advice}"));
+    } else if any {
+        observed
+            .write(session, &source.slot, Author::Setup, false)
+            .await?;
+        report.push(BASELINE.to_owned(), Outcome::Changed);
+    } else {
+        report.push(BASELINE.to_owned(), Outcome::Found);
+    }
+    Ok(())
+}
+
+/// Whether set-up itself made this difference, or the configuration did, by adding the tables of these object ids.
+fn is_own(difference: &Difference, added: &[Oid]) -> bool {
+    if let Difference::MemberAdded(member) = difference {
+        return member.kind == MemberKind::Table && added.contains(&member.object);
+    }
+    matches!(difference, Difference::TableNew(_))
+}
+
+/// What [`publish_tables`] did.
+struct Published {
+    /// Whether something became published that was not.
+    late: bool,
+    /// The tables added to a publication that existed.
+    added: Vec<QualifiedTable>,
+}
+
+/// Creates the publication, or adds the tables that it lacks.
 async fn publish_tables(
     session: &ControlSession,
     source: &Source,
     server: &ServerFacts,
     report: &mut SetupReport,
-) -> Result<bool, Error> {
+) -> Result<Published, Error> {
     let what = format!("publication {}", source.publication);
     let mut facts = PublicationFacts::read(session, &source.publication).await?;
     let mut changed = false;
@@ -291,7 +373,7 @@ async fn publish_tables(
     }
     let mut publication = check_publication(facts, &source.publication)?;
 
-    let mut added = false;
+    let mut added = Vec::new();
     for table in &source.tables {
         let facts = TableFacts::read(session, table, Some(&publication), server.version).await?;
         let facts = check_table(facts, table)?;
@@ -304,12 +386,12 @@ async fn publish_tables(
                 let again = PublicationFacts::read(session, &source.publication).await?;
                 publication = check_publication(again, &source.publication)?;
                 check_membership(&facts, table, &publication, &source.publication)?;
-                added = true;
+                added.push(table.clone());
             }
             other => other?,
         }
     }
-    if added {
+    if !added.is_empty() {
         report.push(what, Outcome::Changed);
     } else if !changed {
         report.push(what, Outcome::Found);
@@ -323,7 +405,10 @@ async fn publish_tables(
             "the publication also lists {table}, which is no configured outbox: a row of it halts the relay"
         )
     }));
-    Ok(changed || added)
+    Ok(Published {
+        late: changed || !added.is_empty(),
+        added,
+    })
 }
 
 #[cfg(test)]

@@ -80,6 +80,8 @@ impl fmt::Display for ServerVersion {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Greeting {
     pub(super) server_version: Option<ServerVersion>,
+    /// The server process's id, as the server's own views name it.
+    pub(super) process_id: Option<i32>,
 }
 
 /// Opens a walsender session for logical replication on a fresh stream: startup, authentication, ready.
@@ -115,8 +117,10 @@ pub(super) async fn walsender(
         match tag {
             b'R' if !authenticated => authenticated = exchange.answer(wire, &body)?,
             b'E' => return Err(refused(ServerError::parse(&body))),
-            // Notices of a login trigger, the key for cancelling.
-            b'N' | b'K' => {}
+            // A notice, perhaps of a login trigger.
+            b'N' => {}
+            // BackendKeyData: process id, then the key for cancelling.
+            b'K' => greeting.process_id = body.first_chunk().map(|id| i32::from_be_bytes(*id)),
             b'S' => {
                 if let Some(("server_version", rest)) = frame::split_text(&body)
                     && let Some((version, _)) = frame::split_text(rest)
@@ -343,8 +347,14 @@ mod tests {
     #[tokio::test]
     async fn a_trusting_server_is_ready_at_once() {
         let version: &[u8] = b"server_version\x0015.4\0";
-        let bytes = script(&[(b'R', &[0; 4]), (b'S', version), (b'K', &[0; 8]), (b'Z', b"I")]);
+        let bytes = script(&[
+            (b'R', &[0; 4]),
+            (b'S', version),
+            (b'K', &[0, 0, 1, 2, 9, 9, 9, 9]),
+            (b'Z', b"I"),
+        ]);
         let greeting = against(&bytes).await.unwrap();
+        assert_eq!(greeting.process_id, Some(258));
         assert_eq!(greeting.server_version, ServerVersion::from_text("15.4"));
     }
 

@@ -33,6 +33,7 @@ pub(super) type Row = Vec<Option<String>>;
 pub(super) struct Walsender {
     pub(super) wire: Wire<Stream>,
     pub(super) server_version: ServerVersion,
+    pub(super) process_id: Option<i32>,
 }
 
 impl Walsender {
@@ -56,7 +57,11 @@ impl Walsender {
             }
             .into());
         }
-        Ok(Self { wire, server_version })
+        Ok(Self {
+            wire,
+            server_version,
+            process_id: greeting.process_id,
+        })
     }
 
     /// Runs `IDENTIFY_SYSTEM`: the cluster's identity and the current end of its WAL.

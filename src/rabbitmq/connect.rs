@@ -1,11 +1,8 @@
 //! Opening a link: TCP, TLS, SASL, tuning, channel, exchange, confirms.
 
-use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ClientConfig;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::{Instant, timeout_at};
 use walrelay_engine::amqp::{
@@ -101,7 +98,7 @@ impl Opening<'_> {
         let stream = match &self.connector.tls {
             Some(verification) => {
                 self.step = "the TLS handshake";
-                tls::handshake(client_config(verification).await?, &uri.host, socket).await?
+                tls::handshake(verification, &uri.host, socket).await?
             }
             None => Stream::Tcp(socket),
         };
@@ -265,13 +262,6 @@ impl Opening<'_> {
             return Err(error);
         }
     }
-}
-
-/// Reading the system's roots takes some hundred file operations, so not on the relay's own thread.
-async fn client_config(verification: &TlsVerification) -> Result<Arc<ClientConfig>, BrokerError> {
-    let verification = verification.clone();
-    let built = tokio::task::spawn_blocking(move || tls::client_config(&verification)).await;
-    Ok(built.map_err(io::Error::from)??)
 }
 
 /// Settles on the smaller of both sides' limits; zero means none (specification, section 1.4.2.5 and .6).

@@ -19,6 +19,7 @@ use super::side::Side;
 use super::status::{Delivery, Status};
 use super::{faults, session};
 use crate::fault::{Class, Fault, FaultKind};
+use crate::net::Progress;
 use crate::postgres::{Incoming, Replication};
 use crate::rabbitmq::{BrokerError, Connector, Link, LinkEvent};
 
@@ -252,10 +253,14 @@ impl Relay {
             && let Poll::Ready(result) = session.poll_io(cx, read)
         {
             worked = true;
-            if let Err(error) = result {
-                self.read_stream(now);
-                if self.database.up().is_some() {
-                    self.fail_session(Fault::new(error.kind(), &error), now);
+            match result {
+                Ok(Progress::Read(_)) => self.flow.handle_bytes(now),
+                Ok(Progress::Drained | Progress::Eof) => {}
+                Err(error) => {
+                    self.read_stream(now);
+                    if self.database.up().is_some() {
+                        self.fail_session(Fault::new(error.kind(), &error), now);
+                    }
                 }
             }
         }

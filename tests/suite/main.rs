@@ -1,9 +1,17 @@
 //! The suite: walrelay's binary against real servers that the test bed starts.
 
+mod bad_input;
 mod cli;
 mod complaint;
+mod dead_letters;
+mod guard;
 mod handshake;
+mod health;
 mod link;
 mod main_path;
+mod oversized;
+mod security;
 mod setup;
+mod source;
+mod wait;
 mod world;

@@ -177,6 +177,22 @@ async fn two_setups_at_once_create_everything_once() -> Result<()> {
 }
 
 #[tokio::test]
+async fn setup_behind_another_that_does_not_end_says_so() -> Result<()> {
+    let world = World::without_exchange().await?;
+    let relay = world.relay().build()?;
+    relay.setup().await?;
+    let lock = i64::from_be_bytes(*b"walrelay");
+    world
+        .client
+        .execute("select pg_advisory_lock($1)", &[&lock])
+        .await?;
+    let output = relay.run_command(&["setup"]).await?;
+    assert_eq!((output.code(), output.stdout.as_str()), (Some(1), ""));
+    insta::assert_snapshot!(last_line(&output), @"walrelay: wait for another setup or teardown to end: ERROR 55P03: canceling statement due to lock timeout: wait for the session that holds the lock (pg_locks, pg_stat_activity) or end it, then try again");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_running_relay_never_creates_a_slot() -> Result<()> {
     let world = World::new().await?;
     let mut relay = world.relay().build()?;

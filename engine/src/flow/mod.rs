@@ -320,6 +320,14 @@ impl Flow {
         .min()
     }
 
+    /// PostgreSQL has sent something, if not yet a whole frame: the largest take longer than the silence that counts
+    /// as one.
+    pub const fn handle_bytes(&mut self, now: Instant) {
+        if let Some(session) = &mut self.session {
+            session.heard = now;
+        }
+    }
+
     /// Looks for a deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) -> Option<Timeout> {
         if self.confirm_deadline().is_some_and(|deadline| now >= deadline) {

@@ -19,24 +19,29 @@ mod tests;
 pub use relation::{Column, Columns, Relation, Type};
 pub use row::{Delete, Insert, OldTuple, Truncate, Update};
 pub use transaction::{Begin, Commit, LogicalMessage, Origin};
+pub(crate) use tuple::kind;
 pub use tuple::{Tuple, Value, Values};
 
 use crate::decode::{DecodeError, Reader};
 
 /// Byte1 of each message.
 /// <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
-mod tag {
-    pub(super) const BEGIN: u8 = b'B';
-    pub(super) const COMMIT: u8 = b'C';
-    pub(super) const ORIGIN: u8 = b'O';
-    pub(super) const RELATION: u8 = b'R';
-    pub(super) const TYPE: u8 = b'Y';
-    pub(super) const INSERT: u8 = b'I';
-    pub(super) const UPDATE: u8 = b'U';
-    pub(super) const DELETE: u8 = b'D';
-    pub(super) const TRUNCATE: u8 = b'T';
-    pub(super) const MESSAGE: u8 = b'M';
+pub(crate) mod tag {
+    pub(crate) const BEGIN: u8 = b'B';
+    pub(crate) const COMMIT: u8 = b'C';
+    pub(crate) const ORIGIN: u8 = b'O';
+    pub(crate) const RELATION: u8 = b'R';
+    pub(crate) const TYPE: u8 = b'Y';
+    pub(crate) const INSERT: u8 = b'I';
+    pub(crate) const UPDATE: u8 = b'U';
+    pub(crate) const DELETE: u8 = b'D';
+    pub(crate) const TRUNCATE: u8 = b'T';
+    pub(crate) const MESSAGE: u8 = b'M';
 }
+
+/// Byte1 before a message that [`Condenser`](crate::condense::Condenser) has been through. PostgreSQL's tags and kinds
+/// are ASCII letters, so no server ever sends it.
+pub(crate) const CONDENSED: u8 = 0xFF;
 
 /// One message of the stream: the data of one [`XLogData`](crate::walsender::XLogData).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +77,12 @@ impl<'a> Message<'a> {
     #[inline]
     pub fn decode(data: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new("pgoutput message", data);
-        match reader.u8("tag")? {
+        let mut tag = reader.u8("tag")?;
+        if tag == CONDENSED {
+            reader = reader.condensed();
+            tag = reader.u8("tag")?;
+        }
+        match tag {
             tag::INSERT => Insert::read(reader.named("Insert")).map(Self::Insert),
             tag::BEGIN => Begin::read(reader.named("Begin")).map(Self::Begin),
             tag::COMMIT => Commit::read(reader.named("Commit")).map(Self::Commit),

@@ -7,7 +7,7 @@ use crate::decode::{DecodeError, Reader};
 /// <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
 const OLD_KEY: u8 = b'K';
 const OLD_ROW: u8 = b'O';
-const NEW: u8 = b'N';
+const NEW: u8 = super::kind::NEW_ROW;
 
 /// What the fields that several messages have are called in errors.
 const RELATION_OID: &str = "relation oid";

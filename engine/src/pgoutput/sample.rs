@@ -68,6 +68,7 @@ pub(crate) enum Cell {
     Unchanged,
     Text(Vec<u8>),
     Binary(Vec<u8>),
+    Oversized { length: u64, limit: u64 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -253,6 +254,7 @@ fn cells(tuple: Tuple<'_>) -> Row {
             Value::Unchanged => Cell::Unchanged,
             Value::Text(data) => Cell::Text(data.to_owned()),
             Value::Binary(data) => Cell::Binary(data.to_owned()),
+            Value::Oversized { length, limit } => Cell::Oversized { length, limit },
         })
         .collect()
 }
@@ -286,6 +288,10 @@ impl Out {
                 Cell::Unchanged => self.put(b"u"),
                 Cell::Text(data) => self.put(b"t").data(data),
                 Cell::Binary(data) => self.put(b"b").data(data),
+                Cell::Oversized { length: of, limit } => self
+                    .put(b"\xFF")
+                    .put(&u32::try_from(*of).unwrap().to_be_bytes())
+                    .put(&u32::try_from(*limit).unwrap().to_be_bytes()),
             };
         }
         self
@@ -297,7 +303,7 @@ fn length(length: usize) -> [u8; 4] {
 }
 
 /// Any message.
-pub(super) fn any_sample() -> impl Strategy<Value = Sample> {
+pub(crate) fn any_sample() -> impl Strategy<Value = Sample> {
     let begin =
         (any::<u64>(), any::<i64>(), any::<u32>()).prop_map(|(final_lsn, commit_time, xid)| Sample::Begin {
             final_lsn,

@@ -11,6 +11,18 @@ pub struct Tuple<'a> {
     values: &'a [u8],
 }
 
+/// Byte1 before a new row, and before each value.
+/// <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
+pub(crate) mod kind {
+    pub(crate) const NEW_ROW: u8 = b'N';
+    pub(crate) const NULL: u8 = b'n';
+    pub(crate) const UNCHANGED: u8 = b'u';
+    pub(crate) const TEXT: u8 = b't';
+    pub(crate) const BINARY: u8 = b'b';
+    /// Of our own, in condensed messages only: Int32 length, Int32 limit.
+    pub(crate) const OVERSIZED: u8 = 0xFF;
+}
+
 impl<'a> Tuple<'a> {
     /// How many values there are.
     #[must_use]
@@ -29,7 +41,8 @@ impl<'a> Tuple<'a> {
     #[must_use]
     pub const fn values(&self) -> Values<'a> {
         Values {
-            reader: Reader::new("tuple", self.values),
+            // `Tuple::read` has let no marker pass that should not be there.
+            reader: Reader::new("tuple", self.values).condensed(),
             left: self.count,
         }
     }
@@ -65,23 +78,27 @@ pub enum Value<'a> {
     Text(&'a [u8]),
     /// The type's binary form, sent only where `binary` was asked for.
     Binary(&'a [u8]),
+    /// A value that was too large to be kept; see [`Condenser`](crate::condense::Condenser).
+    Oversized {
+        /// Its length in bytes.
+        length: u64,
+        /// How long it might have been.
+        limit: u64,
+    },
 }
 
 impl<'a> Value<'a> {
-    /// Byte1 before each value.
-    /// <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
-    const NULL: u8 = b'n';
-    const UNCHANGED: u8 = b'u';
-    const TEXT: u8 = b't';
-    const BINARY: u8 = b'b';
-
     #[inline]
     fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         match reader.u8("value kind")? {
-            Self::TEXT => data(reader).map(Self::Text),
-            Self::NULL => Ok(Self::Null),
-            Self::UNCHANGED => Ok(Self::Unchanged),
-            Self::BINARY => data(reader).map(Self::Binary),
+            kind::TEXT => data(reader).map(Self::Text),
+            kind::NULL => Ok(Self::Null),
+            kind::UNCHANGED => Ok(Self::Unchanged),
+            kind::BINARY => data(reader).map(Self::Binary),
+            kind::OVERSIZED if reader.is_condensed() => Ok(Self::Oversized {
+                length: reader.u32("value length")?.into(),
+                limit: reader.u32("value limit")?.into(),
+            }),
             kind => Err(reader.unknown("value kind", kind)),
         }
     }
@@ -100,6 +117,7 @@ impl fmt::Debug for Value<'_> {
             Self::Unchanged => f.write_str("Unchanged"),
             Self::Text(data) => f.debug_tuple("Text").field(&Redacted(data)).finish(),
             Self::Binary(data) => f.debug_tuple("Binary").field(&Redacted(data)).finish(),
+            Self::Oversized { length, .. } => write!(f, "Oversized({length} bytes)"),
         }
     }
 }

@@ -120,3 +120,14 @@ fn silence_does_not_count_while_reading_is_paused() {
     rig.take(&row);
     assert_eq!(rig.flow.handle_timeout(rig.now), None, "it counts anew");
 }
+
+#[test]
+fn a_server_that_is_sending_one_large_frame_is_not_silent() {
+    let mut rig = Rig::small();
+    rig.pass(SILENCE_TIMEOUT / 2);
+    rig.flow.handle_bytes(rig.now);
+    rig.pass(SILENCE_TIMEOUT / 2);
+    assert_eq!(rig.flow.handle_timeout(rig.now), None);
+    rig.pass(SILENCE_TIMEOUT / 2);
+    assert_eq!(rig.flow.handle_timeout(rig.now), Some(Timeout::Silence));
+}

@@ -1,0 +1,231 @@
+//! What a person does with dead letters: list, show, retry, discard. All of it works while the relay is down.
+
+use std::time::SystemTime;
+
+use tokio_postgres::types::ToSql;
+
+use super::{DeadLetter, Reason, SUMMARY, State, Summary, message, table_use};
+use crate::postgres::catalog::position as lsn;
+use crate::postgres::control::{ControlSession, bounded};
+use crate::postgres::error::{Error, Step};
+use crate::postgres::identifier::SlotName;
+use crate::postgres::own_schema::{Use, commit_synchronously};
+use crate::postgres::position::EventPosition;
+
+/// Which dead letters of a slot. All conditions that are given must hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// In one of these states; any, if empty.
+    pub states: Vec<State>,
+    /// Set aside for this reason.
+    pub reason: Option<Reason>,
+    /// Events of this type.
+    pub event_type: Option<String>,
+    /// Failed last at or after this time.
+    pub since: Option<SystemTime>,
+    /// Events of this id: ids repeat, so there may be several.
+    pub event_id: Option<String>,
+    /// The one of this key.
+    pub position: Option<EventPosition>,
+}
+
+/// The condition of a [`Filter`] and a slot, for the parameters of [`Parameters::list`].
+const CONDITION: &str = "slot = $1 and (pg_catalog.cardinality($2::text[]) = 0 or state = any ($2)) \
+                         and ($3::text is null or reason = $3) \
+                         and ($4::text is null or columns ->> 'event_type' = $4) \
+                         and ($5::timestamptz is null or last_failed_at >= $5) \
+                         and ($6::text is null or event_id = $6) \
+                         and ($7::text is null or (commit_lsn = $7::pg_lsn and tx_seq = $8::bigint))";
+
+/// The values of a filter as parameters `$1` to `$8`.
+struct Parameters<'a> {
+    slot: &'a str,
+    states: Vec<&'static str>,
+    reason: Option<&'static str>,
+    filter: &'a Filter,
+    lsn: Option<String>,
+    sequence: Option<i64>,
+}
+
+impl<'a> Parameters<'a> {
+    fn new(slot: &'a SlotName, filter: &'a Filter) -> Self {
+        Self {
+            slot: slot.as_str(),
+            states: filter.states.iter().map(|state| state.as_str()).collect(),
+            reason: filter.reason.map(Reason::as_str),
+            filter,
+            lsn: filter.position.map(|position| position.lsn_text()),
+            sequence: filter.position.map(|position| position.sequence()),
+        }
+    }
+
+    fn list(&self) -> [&(dyn ToSql + Sync); 8] {
+        [
+            &self.slot,
+            &self.states,
+            &self.reason,
+            &self.filter.event_type,
+            &self.filter.since,
+            &self.filter.event_id,
+            &self.lsn,
+            &self.sequence,
+        ]
+    }
+}
+
+/// The oldest `limit` dead letters that the filter takes, in commit order, and how many it takes in all.
+///
+/// Grants: usage on schema `walrelay`, select on `walrelay.dead_letters`.
+///
+/// # Errors
+/// The query fails, or a row was written by a newer version.
+pub async fn list(
+    session: &ControlSession,
+    slot: &SlotName,
+    filter: &Filter,
+    limit: u32,
+) -> Result<(Vec<Summary>, u64), Error> {
+    const LIST: Use = table_use("list the dead letters", "select");
+    let parameters = Parameters::new(slot, filter);
+    let limit = i64::from(limit);
+    let mut values = parameters.list().to_vec();
+    values.push(&limit);
+    let sql = format!(
+        "select {SUMMARY} from walrelay.dead_letters where {CONDITION} order by commit_lsn, tx_seq limit $9"
+    );
+    let rows = LIST
+        .run(session.role(), session.client().query(&sql, &values))
+        .await?;
+    let summaries = rows.iter().map(|row| Summary::read(row, LIST.purpose));
+    let summaries: Vec<_> = summaries.collect::<Result<_, _>>()?;
+
+    let sql = format!("select count(*) from walrelay.dead_letters where {CONDITION}");
+    let row = LIST
+        .run(
+            session.role(),
+            session.client().query_one(&sql, &parameters.list()),
+        )
+        .await?;
+    Ok((summaries, super::number::<i64, _>(&row, 0, LIST.purpose)?))
+}
+
+/// The dead letters that the filter takes with their columns, in commit order, at most `limit`.
+///
+/// Grants: as [`list`].
+///
+/// # Errors
+/// As [`list`].
+pub async fn show(
+    session: &ControlSession,
+    slot: &SlotName,
+    filter: &Filter,
+    limit: u32,
+) -> Result<Vec<DeadLetter>, Error> {
+    const SHOW: Use = table_use("read the dead letters", "select");
+    let parameters = Parameters::new(slot, filter);
+    let limit = i64::from(limit);
+    let mut values = parameters.list().to_vec();
+    values.push(&limit);
+    let sql = format!(
+        "select {SUMMARY}, columns::text from walrelay.dead_letters where {CONDITION} \
+         order by commit_lsn, tx_seq limit $9"
+    );
+    let rows = SHOW
+        .run(session.role(), session.client().query(&sql, &values))
+        .await?;
+    rows.iter()
+        .map(|row| DeadLetter::read(row, SHOW.purpose))
+        .collect()
+}
+
+/// Asks the relay to deliver again what the filter takes and is pending: in one transaction the rows become
+/// `retrying`, and a message for each goes into the log, in commit order (rule 16). Returns the keys.
+///
+/// Grants: usage on schema `walrelay`, select and update on `walrelay.dead_letters`.
+///
+/// Cancel safety: a dropped future may or may not have committed.
+///
+/// # Errors
+/// A statement fails; nothing was changed then.
+pub async fn request_retry(
+    session: &mut ControlSession,
+    slot: &SlotName,
+    filter: &Filter,
+) -> Result<Vec<EventPosition>, Error> {
+    let pending = format!("{CONDITION} and state = 'pending'");
+    emit(session, slot, filter, &pending).await
+}
+
+/// Puts the messages of all retries under way into the log again: for `recover`, since the earlier ones may be lost.
+/// A message too many is harmless. Returns how many.
+///
+/// Grants: as [`request_retry`].
+///
+/// # Errors
+/// As [`request_retry`].
+pub async fn request_again(session: &mut ControlSession, slot: &SlotName) -> Result<u64, Error> {
+    let retrying = format!("{CONDITION} and state = 'retrying'");
+    let keys = emit(session, slot, &Filter::default(), &retrying).await?;
+    Ok(u64::try_from(keys.len()).unwrap_or(u64::MAX))
+}
+
+async fn emit(
+    session: &mut ControlSession,
+    slot: &SlotName,
+    filter: &Filter,
+    condition: &str,
+) -> Result<Vec<EventPosition>, Error> {
+    const RETRY: Use = table_use("ask for a retry", "select, update");
+    let step = Step::Query(RETRY.purpose);
+    let role = session.role().to_owned();
+    let transaction = bounded(step, session.client_mut().transaction()).await?;
+    commit_synchronously(&transaction, RETRY.purpose).await?;
+    let sql = format!(
+        "update walrelay.dead_letters set state = 'retrying' where {condition} returning commit_lsn::text, tx_seq"
+    );
+    let parameters = Parameters::new(slot, filter);
+    let rows = RETRY
+        .run(&role, transaction.query(&sql, &parameters.list()))
+        .await?;
+    let keys = rows.iter().map(|row| {
+        Ok(EventPosition {
+            commit_lsn: lsn(row, 0, RETRY.purpose)?.unwrap_or_default(),
+            tx_seq: super::number::<i64, _>(row, 1, RETRY.purpose)?,
+        })
+    });
+    let mut keys: Vec<EventPosition> = keys.collect::<Result<_, Error>>()?;
+    keys.sort_unstable();
+
+    let contents: Vec<_> = keys.iter().map(|key| message::encode(slot, *key)).collect();
+    let sql = "select count(pg_catalog.pg_logical_emit_message(true, $1, content)) from (select content \
+               from unnest($2::text[]) with ordinality m (content, place) order by place) ordered";
+    bounded(step, transaction.execute(sql, &[&message::PREFIX, &contents])).await?;
+    bounded(step, transaction.commit()).await?;
+    Ok(keys)
+}
+
+/// Discards what the filter takes, pending or being retried, on record: why, when and by which role. Returns how
+/// many.
+///
+/// Grants: usage on schema `walrelay`, select and update on `walrelay.dead_letters`.
+///
+/// # Errors
+/// The statement fails; nothing was changed then.
+pub async fn discard(
+    session: &ControlSession,
+    slot: &SlotName,
+    filter: &Filter,
+    reason: &str,
+) -> Result<u64, Error> {
+    const DISCARD: Use = table_use("discard dead letters", "select, update");
+    let parameters = Parameters::new(slot, filter);
+    let mut values = parameters.list().to_vec();
+    values.push(&reason);
+    let sql = format!(
+        "update walrelay.dead_letters set state = 'discarded', discard_reason = $9, discarded_at = now(), \
+         discarded_by = session_user where {CONDITION} and state <> 'discarded'"
+    );
+    DISCARD
+        .run(session.role(), session.client().execute(&sql, &values))
+        .await
+}
