@@ -388,3 +388,24 @@ async fn an_idle_relay_needs_next_to_no_processor() -> Result<()> {
     );
     Ok(())
 }
+
+/// A pace (`max_rate`) that allows the next message does not keep the loop turning while that message waits for its
+/// probe.
+#[tokio::test]
+async fn a_held_event_under_a_pace_needs_next_to_no_processor() -> Result<()> {
+    let configure = |relay: RelayBuilder| relay.set("delivery.max_rate", "1000");
+    let (mut scripted, mut connection) = Scripted::start(configure).await?;
+    scripted.commit(1, 1).await?;
+    let message = connection.published().await?;
+    for tag in 1..=2 {
+        connection
+            .send(&[answer::returned(&message, 1000), answer::ack(tag, false)].concat())
+            .await?;
+        let before = ticks(scripted.relay.pid()?)?;
+        // The probe comes after one second, then after two.
+        assert_eq!(connection.published().await?, message);
+        let held = ticks(scripted.relay.pid()?)? - before;
+        ensure!(held <= 10, "{held} clock ticks");
+    }
+    scripted.held("event_unroutable").await
+}

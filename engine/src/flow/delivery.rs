@@ -99,6 +99,8 @@ impl Flow {
             published += 1;
         }
         self.counters.published += u64::try_from(published).unwrap_or(u64::MAX);
+        self.paced =
+            self.rate.as_ref().is_some_and(|rate| !rate.allows(now)) && self.next_to_send(now).is_some();
         published
     }
 
@@ -168,9 +170,8 @@ impl Flow {
 
     /// When the pace allows the next message, if one waits for it.
     pub(super) fn rate_deadline(&self) -> Option<Instant> {
-        let waits = self.link.is_some_and(|link| !link.blocked)
-            && self.window.unsettled() > self.confirms.outstanding();
-        self.rate.as_ref().filter(|_| waits)?.next()
+        self.link.filter(|link| !link.blocked && self.paced)?;
+        self.rate.as_ref()?.next()
     }
 
     /// When the oldest unanswered message has waited too long (rule 12); not while the broker is blocked.

@@ -76,6 +76,8 @@ pub struct Flow {
     counters: Counters,
     scratch: Scratch,
     rate: Option<Rate>,
+    /// A message could go out but for the pace.
+    paced: bool,
     /// The broker closed over one of the messages up to this one: they go out one at a time until it is found.
     isolate_through: Option<Seq>,
     /// The end of the newest dead letter's transaction: a session's durable LSN stays until it has been received (R15).
@@ -189,6 +191,7 @@ impl Flow {
         Self {
             window: Window::new(config.limits, config.strict),
             rate: config.max_rate.map(Rate::new),
+            paced: false,
             isolate_through: None,
             barrier: Lsn::INVALID,
             dead_letters_full: false,
