@@ -316,6 +316,15 @@ impl Mapping {
         filled_text(row, self.id, "id").ok()
     }
 
+    /// The aggregate's type and id as the stream has them, empty for NULL: also where the row cannot become a message.
+    #[must_use]
+    pub fn aggregate<'a>(&self, row: &Tuple<'a>) -> [&'a [u8]; 2] {
+        [self.aggregate_type, self.aggregate_id].map(|column| match row.value(column) {
+            Some(Value::Text(text) | Value::Binary(text)) => text,
+            Some(Value::Null | Value::Unchanged | Value::Oversized { .. }) | None => &[],
+        })
+    }
+
     /// Reads a row.
     ///
     /// # Errors

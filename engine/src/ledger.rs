@@ -67,12 +67,7 @@ impl Ledger {
     #[must_use]
     pub fn starting_beyond(barrier: Lsn) -> Self {
         let mut ledger = Self::default();
-        if barrier.is_valid() {
-            ledger.waiting.push_back(Waiting {
-                end: Lsn::INVALID,
-                barrier,
-            });
-        }
+        ledger.wait_beyond(barrier);
         ledger
     }
 
@@ -139,6 +134,18 @@ impl Ledger {
         entry.barrier = entry.barrier.max(barrier);
         self.unsettled = self.unsettled.saturating_sub(1);
         self.advance();
+    }
+
+    /// Something that this session has yet to bring was settled by a write that ends at `barrier`: what is received from
+    /// now on becomes durable only once the stream has been received beyond that write (R15).
+    pub fn wait_beyond(&mut self, barrier: Lsn) {
+        if barrier <= self.received {
+            return;
+        }
+        match self.transactions.back_mut() {
+            Some(last) => last.barrier = last.barrier.max(barrier),
+            None => self.wait(self.waiting.back().map_or(self.durable, |last| last.end), barrier),
+        }
     }
 
     /// The durable LSN; `0/0` until this session has received something.
@@ -305,6 +312,30 @@ mod tests {
         assert!(!ledger.is_idle());
         ledger.keepalive(lsn(500));
         assert_eq!(ledger.durable(), lsn(500));
+        assert!(ledger.is_idle());
+    }
+
+    /// R15: another session's ledger never counted the event that became a dead letter.
+    #[test]
+    fn what_is_received_after_a_dead_letter_of_an_event_still_to_come_waits_for_its_commit() {
+        let mut ledger = Ledger::new();
+        ledger.keepalive(lsn(5));
+        ledger.wait_beyond(lsn(5));
+        ledger.keepalive(lsn(6));
+        assert_eq!(ledger.durable(), lsn(6), "received already");
+        ledger.wait_beyond(lsn(500));
+        ledger.begin();
+        ledger.commit(lsn(10));
+        assert_eq!(ledger.durable(), lsn(6));
+        ledger.begin();
+        let open = ledger.admit();
+        ledger.wait_beyond(lsn(600));
+        ledger.settle(open);
+        ledger.commit(lsn(20));
+        ledger.keepalive(lsn(500));
+        assert_eq!(ledger.durable(), lsn(10));
+        ledger.keepalive(lsn(600));
+        assert_eq!(ledger.durable(), lsn(600));
         assert!(ledger.is_idle());
     }
 

@@ -1,15 +1,17 @@
 //! A row kept beside its message, so that it can become a dead letter as PostgreSQL sent it.
 
-use std::fmt::Write as _;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::pgoutput::{Relation, Tuple, Value};
 
 /// The names of a relation, shared by its rows.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct TableNames {
-    /// The table, as `schema.name`.
-    pub table: String,
+    /// The table's schema.
+    pub schema: String,
+    /// The table's name.
+    pub name: String,
     columns: Vec<String>,
 }
 
@@ -18,79 +20,82 @@ impl TableNames {
     #[must_use]
     pub fn of(relation: &Relation<'_>) -> Arc<Self> {
         Arc::new(Self {
-            table: format!("{}.{}", relation.namespace, relation.name),
+            schema: relation.namespace.to_owned(),
+            name: relation.name.to_owned(),
             columns: relation.columns().map(|column| column.name.to_owned()).collect(),
         })
     }
 }
 
-/// A row's columns as text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A row as the stream brought it. It costs a copy of its bytes; its text is made only when it is asked for.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Row {
     /// The names.
     pub names: Arc<TableNames>,
-    /// A JSON object of strings and nulls, in the order of the columns.
-    pub columns: String,
+    count: u16,
+    values: Vec<u8>,
+}
+
+/// The size only: rows are never logged.
+impl fmt::Debug for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "row of {}.{} with {} bytes",
+            self.names.schema,
+            self.names.name,
+            self.values.len()
+        )
+    }
 }
 
 impl Row {
-    /// Keeps a row: pgoutput's own text of each column, as the strings of a JSON object. Nothing is parsed.
+    /// Keeps a row in `buffer`, which is cleared first.
     #[must_use]
-    pub fn keep(names: &Arc<TableNames>, row: &Tuple<'_>) -> Self {
-        let mut columns = String::from("{");
-        for (name, value) in names.columns.iter().zip(row.values()) {
-            // What was passed over is not there to be kept.
-            if matches!(value, Value::Oversized { .. }) {
-                continue;
-            }
-            if columns.len() > 1 {
-                columns.push(',');
-            }
-            push_string(&mut columns, name);
-            columns.push(':');
-            match value {
-                Value::Text(text) | Value::Binary(text) => {
-                    push_string(&mut columns, &String::from_utf8_lossy(text))
-                }
-                Value::Null | Value::Unchanged | Value::Oversized { .. } => columns.push_str("null"),
-            }
-        }
-        columns.push('}');
+    pub fn keep(names: &Arc<TableNames>, row: &Tuple<'_>, mut buffer: Vec<u8>) -> Self {
+        let (count, values) = row.raw();
+        buffer.clear();
+        buffer.extend_from_slice(values);
         Self {
             names: Arc::clone(names),
-            columns,
+            count,
+            values: buffer,
         }
+    }
+
+    /// The columns in order, each with pgoutput's own text; none where it is NULL. What was passed over as too large is
+    /// left out.
+    #[must_use]
+    pub fn columns(&self) -> Vec<(String, Option<String>)> {
+        let row = Tuple::from_raw(self.count, &self.values);
+        let columns = self.names.columns.iter().zip(row.values());
+        let text = columns.filter_map(|(name, value)| match value {
+            Value::Text(text) | Value::Binary(text) => {
+                Some((name.clone(), Some(String::from_utf8_lossy(text).into_owned())))
+            }
+            Value::Null | Value::Unchanged => Some((name.clone(), None)),
+            Value::Oversized { .. } => None,
+        });
+        text.collect()
+    }
+
+    /// Gives the buffer back.
+    #[must_use]
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.values
     }
 
     /// Bytes held.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.columns.len()
+        self.values.len()
     }
 
-    /// Never: a row has at least its braces.
+    /// Whether it has no columns.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.columns.is_empty()
+        self.values.is_empty()
     }
-}
-
-/// Appends a JSON string (RFC 8259, section 7).
-fn push_string(out: &mut String, text: &str) {
-    out.push('"');
-    for character in text.chars() {
-        match character {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            control if u32::from(control) < 0x20 => {
-                // Writing to a String cannot fail.
-                let written = write!(out, "\\u{:04x}", u32::from(control));
-                debug_assert!(written.is_ok());
-            }
-            other => out.push(other),
-        }
-    }
-    out.push('"');
 }
 
 #[cfg(test)]
@@ -130,12 +135,19 @@ mod tests {
         else {
             panic!("not what was encoded")
         };
-        let row = Row::keep(&TableNames::of(&relation), &insert.new);
-        assert_eq!(row.names.table, "shop.outbox");
+        let row = Row::keep(&TableNames::of(&relation), &insert.new, b"used before".to_vec());
         assert_eq!(
-            row.columns,
-            "{\"id\":\"1\",\"payload\":\"{\\\"n\\\": 0.10000000000000000001,\\u000a\\\"t\\\": \\\"\\\\u00e4 ü \\u0001\\\"}\",\
-             \"sent \\\"at\\\"\":null}"
+            (row.names.schema.as_str(), row.names.name.as_str()),
+            ("shop", "outbox")
         );
+        let text = |text: &str| Some(text.to_owned());
+        let expected = [
+            ("id", text("1")),
+            ("payload", text(payload)),
+            ("sent \"at\"", None),
+        ]
+        .map(|(name, value)| (name.to_owned(), value));
+        assert_eq!(row.columns(), expected);
+        assert!(!format!("{row:?}").contains("0.1"), "payloads are not logged");
     }
 }

@@ -1,12 +1,13 @@
 //! The window: encoded messages that are not settled, by key. It outlives links and sessions.
 
 use std::collections::VecDeque;
+use std::mem;
 
 use crate::amqp::Message;
 use crate::event::InvalidRow;
 use crate::key::EventKey;
 use crate::ledger::TransactionNo;
-use crate::order::{AggregateHash, Order, Place};
+use crate::order::{AggregateHash, Neighbours, Order};
 use crate::row::Row;
 
 /// Emptied message buffers kept for reuse, and the capacity above which one is not kept: a few large events must
@@ -31,6 +32,7 @@ pub struct Window {
     bytes: usize,
     unsettled: usize,
     failed: usize,
+    setting_aside: usize,
     limits: WindowLimits,
     spare: Vec<Vec<u8>>,
 }
@@ -60,8 +62,7 @@ pub struct Entry {
     /// How often the broker has answered for it other than by a confirm.
     pub attempts: u32,
     aggregate: AggregateHash,
-    /// With strict order: the next event of the same aggregate.
-    successor: Option<Seq>,
+    neighbours: Neighbours,
 }
 
 /// What is admitted.
@@ -105,6 +106,17 @@ pub enum State {
     SettingAside(Failure),
     /// Final.
     Settled,
+}
+
+impl State {
+    /// What it adds to the events that have failed, and to those that are being set aside.
+    const fn counts(&self) -> (usize, usize) {
+        match self {
+            Self::Failed(_) => (1, 0),
+            Self::SettingAside(_) => (0, 1),
+            Self::Queued | Self::Sent | Self::Settled => (0, 0),
+        }
+    }
 }
 
 /// Why an event is held.
@@ -173,6 +185,7 @@ impl Window {
             bytes: 0,
             unsettled: 0,
             failed: 0,
+            setting_aside: 0,
             limits,
             spare: Vec::new(),
         }
@@ -193,7 +206,7 @@ impl Window {
 
     /// Takes back a buffer from [`spare_buffer`](Self::spare_buffer) or of a message that is no longer needed.
     pub fn recycle(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < SPARE_BUFFERS && buffer.capacity() <= SPARE_CAPACITY {
+        if self.spare.len() < SPARE_BUFFERS && (1..=SPARE_CAPACITY).contains(&buffer.capacity()) {
             self.spare.push(buffer);
         }
     }
@@ -208,11 +221,12 @@ impl Window {
             aggregate,
         } = admission;
         let place = self.first + seq(self.entries.len());
-        if let Some(order) = &mut self.order
-            && let Place::After(before) = order.admit(aggregate, place)
-            && let Some(before) = self.entry_mut(before)
-        {
-            before.successor = Some(place);
+        let before = self
+            .order
+            .as_mut()
+            .and_then(|order| order.admit(aggregate, place));
+        if let Some(before) = before.and_then(|before| self.entry_mut(before)) {
+            before.neighbours.after = Some(place);
         }
         self.unsettled += 1;
         let entry = Entry {
@@ -223,7 +237,7 @@ impl Window {
             row,
             attempts: 0,
             aggregate,
-            successor: None,
+            neighbours: Neighbours { before, after: None },
         };
         self.bytes += entry.len();
         self.entries.push_back(entry);
@@ -273,18 +287,8 @@ impl Window {
 
     /// The next message to send, skipping what is not queued or, with strict order, not the oldest of its aggregate.
     pub fn next_queued(&mut self) -> Option<Seq> {
-        if let Some(order) = &mut self.order {
-            while let Some(seq) = order.next() {
-                let index = seq
-                    .checked_sub(self.first)
-                    .and_then(|index| usize::try_from(index).ok());
-                let entry = index.and_then(|index| self.entries.get(index));
-                if entry.is_some_and(|entry| entry.state == State::Queued) {
-                    return Some(seq);
-                }
-                order.sent();
-            }
-            return None;
+        if let Some(order) = &self.order {
+            return order.next();
         }
         while let Some(entry) = self.entry(self.cursor) {
             if entry.state == State::Queued {
@@ -301,24 +305,33 @@ impl Window {
         self.entries.get(self.index(seq)?)
     }
 
-    /// The place of the oldest event; of the next one to be admitted, where the window is empty.
+    /// The place of the newest event that was sent on the current link and is not answered.
     #[must_use]
-    pub const fn first(&self) -> Seq {
-        self.first
+    pub fn newest_sent(&self) -> Option<Seq> {
+        let index = self
+            .entries
+            .iter()
+            .rposition(|entry| entry.state == State::Sent)?;
+        Some(self.first + seq(index))
     }
 
-    /// The place of the newest event.
+    /// The place of the oldest event that was sent and is not answered, or may be sent and has not failed.
     #[must_use]
-    pub fn newest(&self) -> Option<Seq> {
-        Some(self.first + seq(self.entries.len().checked_sub(1)?))
+    pub fn oldest_to_answer(&self) -> Option<Seq> {
+        let index = self.entries.iter().position(|entry| {
+            matches!(entry.state, State::Queued | State::Sent) && entry.neighbours.before.is_none()
+        })?;
+        Some(self.first + seq(index))
     }
 
-    /// The oldest event that a probe could be made with, and whether it has failed before.
+    /// The oldest event that may be sent, and whether it has failed before. With strict order none that an earlier one of
+    /// its aggregate stands before, whatever keeps that from being settled.
     #[must_use]
     pub fn oldest_sendable(&self) -> Option<(Seq, bool)> {
         self.entries
             .iter()
             .enumerate()
+            .filter(|(_, entry)| entry.neighbours.before.is_none())
             .find_map(|(index, entry)| match &entry.state {
                 State::Queued => Some((self.first + seq(index), false)),
                 State::Failed(failure) if failure.is_retryable() => Some((self.first + seq(index), true)),
@@ -329,13 +342,15 @@ impl Window {
     /// The oldest event that failed.
     #[must_use]
     pub fn oldest_failed(&self) -> Option<(Seq, &Entry, &Failure)> {
-        if self.failed == 0 {
-            return None;
-        }
-        self.entries
-            .iter()
-            .enumerate()
-            .find_map(|(index, entry)| match &entry.state {
+        self.all_failed().next()
+    }
+
+    /// The events that failed, oldest first.
+    pub fn all_failed(&self) -> impl Iterator<Item = (Seq, &Entry, &Failure)> {
+        let entries = self.entries.iter().enumerate();
+        entries
+            .take(if self.failed == 0 { 0 } else { usize::MAX })
+            .filter_map(|(index, entry)| match &entry.state {
                 State::Failed(failure) => Some((self.first + seq(index), entry, failure)),
                 State::Queued | State::SettingAside(_) | State::Sent | State::Settled => None,
             })
@@ -363,8 +378,8 @@ impl Window {
 
     /// The message went out on the current link. One that failed stays failed until the broker has taken it.
     pub fn sent(&mut self, seq: Seq) {
-        if let Some(entry) = self.entry_mut(seq).filter(|entry| entry.state == State::Queued) {
-            entry.state = State::Sent;
+        if self.entry(seq).is_some_and(|entry| entry.state == State::Queued) {
+            self.set_state(seq, State::Sent);
         }
     }
 
@@ -387,6 +402,9 @@ impl Window {
     /// The oldest event that is to be stored as a dead letter.
     #[must_use]
     pub fn oldest_set_aside(&self) -> Option<(Seq, &Entry, &Failure)> {
+        if self.setting_aside == 0 {
+            return None;
+        }
         self.entries
             .iter()
             .enumerate()
@@ -401,16 +419,14 @@ impl Window {
     pub fn settle(&mut self, seq: Seq, settled: impl FnMut(EventKey)) -> Option<TransactionNo> {
         self.set_state(seq, State::Settled);
         let entry = self.entry_mut(seq)?;
-        let (transaction, aggregate, successor, bytes) =
-            (entry.transaction, entry.aggregate, entry.successor, entry.len());
-        let (message, _) = (entry.message.take(), entry.row.take());
+        let (transaction, aggregate, neighbours, bytes) =
+            (entry.transaction, entry.aggregate, entry.neighbours, entry.len());
+        let (message, row) = (entry.message.take(), entry.row.take());
         self.bytes = self.bytes.saturating_sub(bytes);
-        if let Some(message) = message {
-            self.recycle(message.into_buffer());
+        for buffer in [message.map(Message::into_buffer), row.map(Row::into_buffer)] {
+            self.recycle(buffer.unwrap_or_default());
         }
-        if let Some(order) = &mut self.order {
-            order.settled(aggregate, seq, successor);
-        }
+        self.leave_order(aggregate, seq, neighbours);
         self.unsettled = self.unsettled.saturating_sub(1);
         self.pop_settled(settled);
         transaction
@@ -422,7 +438,7 @@ impl Window {
             if entry.state == State::Sent {
                 entry.state = State::Queued;
                 if let Some(order) = &mut self.order {
-                    order.unsent(self.first + seq(index));
+                    order.ready(self.first + seq(index));
                 }
             }
         }
@@ -437,7 +453,7 @@ impl Window {
         if let Some(order) = &mut self.order {
             order.clear();
         }
-        (self.bytes, self.unsettled, self.failed) = (0, 0, 0);
+        (self.bytes, self.unsettled, self.failed, self.setting_aside) = (0, 0, 0, 0);
     }
 
     /// Events admitted and not settled.
@@ -458,6 +474,12 @@ impl Window {
         self.failed
     }
 
+    /// How many events are to be stored as dead letters.
+    #[must_use]
+    pub const fn setting_aside(&self) -> usize {
+        self.setting_aside
+    }
+
     fn pop_settled(&mut self, mut settled: impl FnMut(EventKey)) {
         while let Some(entry) = self.entries.front().filter(|entry| entry.state == State::Settled) {
             settled(entry.key);
@@ -467,12 +489,35 @@ impl Window {
         self.cursor = self.cursor.max(self.first);
     }
 
+    /// With strict order: the aggregate's next event may be sent, once nothing stands before it.
+    fn leave_order(&mut self, aggregate: AggregateHash, seq: Seq, neighbours: Neighbours) {
+        let Some(order) = &mut self.order else { return };
+        order.settled(aggregate, seq, neighbours);
+        let Neighbours { before, after } = neighbours;
+        if let Some(entry) = before.and_then(|before| self.entry_mut(before)) {
+            entry.neighbours.after = after;
+        }
+        let Some(after) = after else { return };
+        let Some(entry) = self.entry_mut(after) else {
+            return;
+        };
+        entry.neighbours.before = before;
+        let is_ready = before.is_none() && entry.state == State::Queued;
+        if let Some(order) = self.order.as_mut().filter(|_| is_ready) {
+            order.ready(after);
+        }
+    }
+
+    /// Changes the state of an event that is not queued again.
     fn set_state(&mut self, seq: Seq, state: State) {
+        if let Some(order) = &mut self.order {
+            order.not_ready(seq);
+        }
         let Some(entry) = self.entry_mut(seq) else { return };
-        let was_failed = matches!(entry.state, State::Failed(_));
-        let is_failed = matches!(state, State::Failed(_));
-        entry.state = state;
-        self.failed = self.failed + usize::from(is_failed) - usize::from(was_failed);
+        let before = mem::replace(&mut entry.state, state);
+        let (is, was) = (entry.state.counts(), before.counts());
+        self.failed = self.failed + is.0 - was.0;
+        self.setting_aside = self.setting_aside + is.1 - was.1;
     }
 
     fn entry_mut(&mut self, seq: Seq) -> Option<&mut Entry> {
@@ -492,243 +537,6 @@ fn seq(index: usize) -> Seq {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Lsn;
-    use crate::amqp::{HeaderParts, MessageParts};
-    use crate::key::TransactionKey;
-    use crate::ledger::Ledger;
-    use crate::timestamp::PgTimestamp;
-
-    fn key(commit_lsn: u64, xid: u32, tx_seq: u64) -> EventKey {
-        let transaction = TransactionKey {
-            commit_lsn: Lsn::new(commit_lsn),
-            xid,
-            commit_time: PgTimestamp::new(5),
-        };
-        EventKey { transaction, tx_seq }
-    }
-
-    fn window(events: usize, bytes: usize) -> Window {
-        Window::new(WindowLimits { events, bytes }, false)
-    }
-
-    /// Admits a message of exactly `bytes`.
-    fn admit(window: &mut Window, key: EventKey, bytes: usize) {
-        let mut buffer = window.spare_buffer();
-        let parts = MessageParts {
-            exchange: "",
-            routing_key: "",
-            mandatory: true,
-            persistent: true,
-            message_id: "",
-            message_type: "",
-            content_type: "",
-            timestamp: 0,
-            app_id: "",
-            headers: HeaderParts {
-                aggregate_type: "",
-                aggregate_id: "",
-                commit_lsn: Lsn::new(0x1000_0000),
-                tx_seq: 0,
-            },
-        };
-        let envelope = Message::encode(&mut buffer, &parts, b"").unwrap();
-        let body = vec![b'x'; bytes - envelope.len()];
-        buffer = envelope.into_buffer();
-        let message = Message::encode(&mut buffer, &parts, &body).unwrap();
-        assert_eq!(message.len(), bytes);
-        window.admit(admission(key, Some(message)));
-    }
-
-    fn admission(key: EventKey, message: Option<Message>) -> Admission {
-        Admission {
-            key,
-            transaction: transaction(),
-            message,
-            row: None,
-            aggregate: 0,
-        }
-    }
-
-    fn transaction() -> TransactionNo {
-        let mut ledger = Ledger::new();
-        ledger.begin();
-        ledger.admit()
-    }
-
-    fn settle(window: &mut Window, seq: Seq) -> Vec<String> {
-        let mut left = Vec::new();
-        window.settle(seq, |key| left.push(key.to_string()));
-        left
-    }
-
-    fn drain_queue(window: &mut Window) -> Vec<Seq> {
-        let mut queued = Vec::new();
-        while let Some(seq) = window.next_queued() {
-            window.sent(seq);
-            queued.push(seq);
-        }
-        queued
-    }
-
-    /// R12: one unsettled event must not let any number of settled ones pile up behind it.
-    #[test]
-    fn room_is_counted_from_the_oldest_unsettled_event_settled_ones_included() {
-        let mut window = window(3, 1_000_000);
-        for tx_seq in 0..3 {
-            assert!(window.has_room(200));
-            admit(&mut window, key(100, 1, tx_seq), 200);
-        }
-        assert!(!window.has_room(0));
-        assert!(settle(&mut window, 1).is_empty());
-        assert!(settle(&mut window, 2).is_empty());
-        assert_eq!((window.unsettled(), window.has_room(0)), (1, false));
-        assert_eq!(settle(&mut window, 0), ["0/64:0", "0/64:1", "0/64:2"]);
-        assert!(window.has_room(0));
-    }
-
-    #[test]
-    fn room_is_counted_in_bytes_of_what_is_unsettled() {
-        let mut window = window(100, 1_000);
-        admit(&mut window, key(100, 1, 0), 400);
-        admit(&mut window, key(100, 1, 1), 400);
-        assert_eq!((window.has_room(200), window.has_room(201)), (true, false));
-        settle(&mut window, 1);
-        assert_eq!(
-            (window.bytes(), window.has_room(600), window.has_room(601)),
-            (400, true, false)
-        );
-        assert!(!window.has_room(usize::MAX), "does not overflow");
-    }
-
-    #[test]
-    fn an_empty_window_takes_one_event_however_large_and_then_no_other() {
-        let mut window = window(100, 1_000);
-        assert!(window.has_room(5_000));
-        admit(&mut window, key(100, 1, 0), 5_000);
-        assert!(!window.has_room(0));
-        settle(&mut window, 0);
-        assert!(window.has_room(5_000));
-    }
-
-    /// R2.
-    #[test]
-    fn an_event_is_located_by_its_whole_key() {
-        let mut window = window(10, 10_000);
-        assert_eq!(window.locate(&key(100, 1, 0)), Located::New);
-        for (commit_lsn, tx_seq) in [(100, 0), (100, 2), (300, 0)] {
-            admit(&mut window, key(commit_lsn, 1, tx_seq), 200);
-        }
-        settle(&mut window, 1);
-        for (key, located) in [
-            (key(100, 1, 0), Located::Unsettled(0)),
-            (key(100, 1, 2), Located::Settled),
-            (key(300, 1, 0), Located::Unsettled(2)),
-            (key(300, 1, 1), Located::New),
-            (key(301, 1, 0), Located::New),
-            (key(99, 1, 7), Located::Earlier),
-            (key(100, 1, 1), Located::Diverged),
-            (key(200, 1, 0), Located::Diverged),
-            (key(100, 2, 0), Located::Diverged),
-        ] {
-            assert_eq!(window.locate(&key), located, "{key:?}");
-        }
-        settle(&mut window, 0);
-        assert_eq!(window.locate(&key(100, 1, 2)), Located::Earlier);
-        assert_eq!(window.find((Lsn::new(300), 0)), Some(2));
-        assert_eq!(window.find((Lsn::new(100), 2)), None);
-    }
-
-    #[test]
-    fn a_lost_link_queues_again_what_was_sent_and_nothing_else() {
-        let mut window = window(10, 10_000);
-        for tx_seq in 0..5 {
-            admit(&mut window, key(100, 1, tx_seq), 200);
-        }
-        assert_eq!(drain_queue(&mut window), [0, 1, 2, 3, 4]);
-        settle(&mut window, 1);
-        window.fail(3, Failure::Nacked);
-        window.requeue_sent();
-        assert_eq!(drain_queue(&mut window), [0, 2, 4]);
-        assert_eq!(window.failed(), 1);
-    }
-
-    /// I9: while a probe is out, its event is still what stops delivery.
-    #[test]
-    fn a_failed_event_stays_failed_until_it_is_settled() {
-        let mut window = window(10, 10_000);
-        admit(&mut window, key(100, 1, 0), 200);
-        admit(&mut window, key(100, 1, 1), 200);
-        drain_queue(&mut window);
-        window.fail(0, Failure::Nacked);
-        window.fail(0, Failure::Unroutable { reply_code: 312 });
-        assert_eq!((window.failed(), window.oldest_sendable()), (1, Some((0, true))));
-        window.sent(0);
-        let (_, entry, failure) = window.oldest_failed().unwrap();
-        assert_eq!(
-            (entry.key, failure),
-            (key(100, 1, 0), &Failure::Unroutable { reply_code: 312 })
-        );
-        settle(&mut window, 0);
-        assert_eq!((window.failed(), window.oldest_failed().is_some()), (0, false));
-    }
-
-    #[test]
-    fn a_row_without_a_message_is_failed_from_the_start_and_never_sendable() {
-        let mut window = window(10, 10_000);
-        let failure = Failure::Invalid {
-            id: None,
-            reason: InvalidRow::Null("id"),
-        };
-        let seq = window.admit(admission(key(100, 1, 0), None));
-        window.fail(seq, failure);
-        assert_eq!((window.failed(), window.unsettled(), window.bytes()), (1, 1, 0));
-        assert_eq!((window.next_queued(), window.oldest_sendable()), (None, None));
-        admit(&mut window, key(100, 1, 1), 200);
-        assert_eq!(window.oldest_sendable(), Some((1, false)));
-    }
-
-    #[test]
-    fn an_event_belongs_to_the_ledger_of_the_current_session_only() {
-        let mut window = window(10, 10_000);
-        admit(&mut window, key(100, 1, 0), 200);
-        window.detach_all();
-        assert_eq!(window.settle(0, drop), None);
-        admit(&mut window, key(200, 1, 0), 200);
-        window.detach_all();
-        window.attach(1, transaction());
-        assert_eq!(window.settle(1, drop), Some(transaction()));
-    }
-
-    #[test]
-    fn places_are_not_reused_after_everything_was_dropped() {
-        let mut window = window(10, 10_000);
-        admit(&mut window, key(100, 1, 0), 200);
-        window.fail(0, Failure::Nacked);
-        window.clear();
-        assert_eq!((window.unsettled(), window.bytes(), window.failed()), (0, 0, 0));
-        admit(&mut window, key(100, 1, 0), 200);
-        assert_eq!(window.next_queued(), Some(1));
-        assert!(settle(&mut window, 0).is_empty(), "a late answer settles nothing");
-        assert_eq!(window.unsettled(), 1);
-    }
-
-    /// I5.
-    #[test]
-    fn buffers_are_used_again_but_large_ones_are_not_kept() {
-        let mut window = window(10, 1_000_000);
-        admit(&mut window, key(100, 1, 0), 2_000);
-        settle(&mut window, 0);
-        let buffer = window.spare_buffer();
-        assert!(buffer.is_empty() || buffer.capacity() >= 2_000);
-        assert!((2_000..=SPARE_CAPACITY).contains(&buffer.capacity()));
-        admit(&mut window, key(200, 1, 0), 10 * SPARE_CAPACITY);
-        settle(&mut window, 1);
-        assert_eq!(window.spare_buffer().capacity(), 0);
-        for _ in 0..2 * SPARE_BUFFERS {
-            window.recycle(Vec::with_capacity(10));
-        }
-        assert_eq!(window.spare.len(), SPARE_BUFFERS);
-    }
-}
+mod model;
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use super::{Flow, Link};
 use crate::Lsn;
 use crate::confirms::{ConfirmError, Outcome};
 use crate::event::InvalidRow;
+use crate::rate::Rate;
 use crate::window::{Failure, Seq};
 
 /// The channel that publishes; the connection has no other.
@@ -43,6 +44,7 @@ impl Flow {
     /// The link is lost: everything unanswered counts as unsent.
     pub fn link_lost(&mut self) {
         self.link = None;
+        self.paced = false;
         self.probe = None;
         self.confirms.clear();
         self.window.requeue_sent();
@@ -67,8 +69,13 @@ impl Flow {
             return 0;
         };
         let mut published = 0;
-        while out.len() < target && self.rate.as_ref().is_none_or(|rate| rate.allows(now)) {
+        self.paced = false;
+        while out.len() < target {
             let Some(seq) = self.next_to_send(now) else { break };
+            if self.rate.as_ref().is_some_and(|rate| !rate.allows(now)) {
+                self.paced = true;
+                break;
+            }
             let Some(message) = self.window.entry(seq).and_then(|entry| entry.message.as_ref()) else {
                 break;
             };
@@ -99,8 +106,6 @@ impl Flow {
             published += 1;
         }
         self.counters.published += u64::try_from(published).unwrap_or(u64::MAX);
-        self.paced =
-            self.rate.as_ref().is_some_and(|rate| !rate.allows(now)) && self.next_to_send(now).is_some();
         published
     }
 
@@ -163,15 +168,15 @@ impl Flow {
                     now,
                 );
             }
-            _ => self.isolate_through = self.window.newest(),
+            _ => self.isolate_through = self.isolate_through.max(self.window.newest_sent()),
         }
         self.link_lost();
     }
 
     /// When the pace allows the next message, if one waits for it.
     pub(super) fn rate_deadline(&self) -> Option<Instant> {
-        self.link.filter(|link| !link.blocked && self.paced)?;
-        self.rate.as_ref()?.next()
+        let waits = self.paced && self.link.is_some_and(|link| !link.blocked);
+        self.rate.as_ref().filter(|_| waits)?.next()
     }
 
     /// When the oldest unanswered message has waited too long (rule 12); not while the broker is blocked.
@@ -186,7 +191,7 @@ impl Flow {
         let sendable = self.link.is_some_and(|link| !link.blocked) && self.confirms.outstanding() == 0;
         let waits = || self.window.oldest_sendable().is_some_and(|(_, failed)| failed);
         if sendable && self.is_probing() && waits() {
-            self.hold.probe_at()
+            self.hold.probe_at().max(self.rate.as_ref().and_then(Rate::next))
         } else {
             None
         }
@@ -219,11 +224,13 @@ impl Flow {
         self.hold.probe_at().is_some()
     }
 
-    /// Whether one of the messages in the window makes the broker close.
+    /// Whether one of the messages that may still be sent makes the broker close.
     fn is_isolating(&mut self) -> bool {
-        self.isolate_through = self
-            .isolate_through
-            .filter(|through| self.window.first() <= *through);
+        self.isolate_through = self.isolate_through.filter(|through| {
+            self.window
+                .oldest_to_answer()
+                .is_some_and(|oldest| oldest <= *through)
+        });
         self.isolate_through.is_some()
     }
 

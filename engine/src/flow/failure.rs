@@ -7,7 +7,7 @@ use crate::Lsn;
 use crate::key::EventKey;
 use crate::policy::Policy;
 use crate::row::Row;
-use crate::window::{Entry, Failure, Seq};
+use crate::window::{Entry, Failure, Seq, State};
 
 /// An event that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,9 +95,36 @@ impl Flow {
         true
     }
 
-    /// With so many dead letters pending, further events are held after all (R10).
-    pub const fn set_dead_letters_full(&mut self, full: bool) {
+    /// With so many dead letters pending, further events are held after all (R10). Once there is room again, those whose
+    /// policy is to be set aside are.
+    pub fn set_dead_letters_full(&mut self, full: bool) {
         self.dead_letters_full = full;
+        if full {
+            return;
+        }
+        let waiting: Vec<Seq> = self
+            .window
+            .all_failed()
+            .filter(|(seq, entry, failure)| {
+                // The answer to a probe applies the policy itself.
+                entry.row.is_some()
+                    && self.probe != Some(*seq)
+                    && self.config.policies.of(failure) == Policy::DeadLetter
+            })
+            .map(|(seq, ..)| seq)
+            .collect();
+        for seq in waiting {
+            self.window.set_aside(seq);
+        }
+        if self.window.failed() == 0 {
+            self.hold.release();
+        }
+    }
+
+    /// How many events are to be stored as dead letters.
+    #[must_use]
+    pub const fn set_aside_count(&self) -> usize {
+        self.window.setting_aside()
     }
 
     /// The oldest event that is to be stored as a dead letter, if any.
@@ -114,10 +141,11 @@ impl Flow {
     /// A dead letter is stored, by a transaction that ends at or before `end`: its event is settled, and the durable LSN
     /// passes it once the stream has been received beyond that end (R15).
     pub fn stored(&mut self, seq: Seq, end: Lsn, now: Instant) {
+        // An older one may have been set aside since this one was handed out.
         let is_set_aside = self
             .window
-            .oldest_set_aside()
-            .is_some_and(|(oldest, ..)| oldest == seq);
+            .entry(seq)
+            .is_some_and(|entry| matches!(entry.state, State::SettingAside(_)));
         if is_set_aside {
             self.counters.dead_lettered += 1;
             self.barrier = self.barrier.max(end);
@@ -126,7 +154,7 @@ impl Flow {
         }
     }
 
-    /// The events dropped by policy since the last call.
+    /// The events dropped by policy since the last call. To be taken in every turn: they are kept until then.
     pub fn take_discarded(&mut self) -> impl Iterator<Item = Discarded> + '_ {
         self.discarded.drain(..)
     }
@@ -169,9 +197,14 @@ impl Flow {
     pub(super) fn settle(&mut self, seq: Seq, barrier: Lsn) {
         let history = &mut self.history;
         let transaction = self.window.settle(seq, |key| history.settled(key));
-        if let (Some(session), Some(transaction)) = (&mut self.session, transaction) {
-            session.ledger.settle_beyond(transaction, barrier);
-            session.report.settled();
+        let Some(session) = &mut self.session else { return };
+        match transaction {
+            Some(transaction) => {
+                session.ledger.settle_beyond(transaction, barrier);
+                session.report.settled();
+            }
+            // This session has yet to bring the event, and will find it settled.
+            None => session.ledger.wait_beyond(barrier),
         }
     }
 

@@ -10,7 +10,6 @@ use crate::amqp::{HeaderParts, Message, MessageParts};
 use crate::decode::DecodeError;
 use crate::event::{InvalidRow, Mapping, MappingError};
 use crate::key::{EventKey, TransactionKey};
-use crate::order::AggregateHash;
 use crate::pgoutput::{self, Insert, Relation, Tuple};
 use crate::row::{Row, TableNames};
 use crate::walsender::{Keepalive, ServerMessage, XLogData};
@@ -238,25 +237,29 @@ impl Flow {
                     &mut self.scratch,
                     &mut buffer,
                 );
-                let row = self.config.keep_rows.then(|| Row::keep(names, &insert.new));
-                let size = encoded.as_ref().map_or(0, |(message, _)| message.len())
-                    + row.as_ref().map_or(0, Row::len);
+                let row = match self.config.keep_rows {
+                    true => Some(Row::keep(names, &insert.new, self.window.spare_buffer())),
+                    false => None,
+                };
+                let size = encoded.as_ref().map_or(0, Message::len) + row.as_ref().map_or(0, Row::len);
                 if !self.window.has_room(size) {
-                    self.window
-                        .recycle(encoded.map_or(buffer, |(message, _)| message.into_buffer()));
+                    self.window.recycle(encoded.map_or(buffer, Message::into_buffer));
+                    self.window.recycle(row.map_or_else(Vec::new, Row::into_buffer));
                     return Ok(Intake::NoRoom);
                 }
-                let (message, aggregate, reason) = match encoded {
-                    Ok((message, aggregate)) => (Some(message), aggregate, None),
+                let (message, reason) = match encoded {
+                    Ok(message) => (Some(message), None),
                     Err(reason) => {
                         self.window.recycle(buffer);
-                        (
-                            None,
-                            0,
-                            Some((mapping.id(&insert.new).map(str::to_owned), reason)),
-                        )
+                        (None, Some((mapping.id(&insert.new).map(str::to_owned), reason)))
                     }
                 };
+                // An invalid row is ordered as well: what comes after it is not sent before it is settled.
+                let aggregate = self
+                    .scratch
+                    .aggregates
+                    .as_ref()
+                    .map_or(0, |hasher| hasher.hash_one(mapping.aggregate(&insert.new)));
                 transaction.inserts += 1;
                 self.counters.read += 1;
                 let admission = Admission {
@@ -278,7 +281,7 @@ impl Flow {
     }
 }
 
-/// Encodes a row as a message into `buffer`, and says whose event it is.
+/// Encodes a row as a message into `buffer`.
 fn encode(
     mapping: &Mapping,
     row: &Tuple<'_>,
@@ -286,7 +289,7 @@ fn encode(
     app_id: &str,
     scratch: &mut super::Scratch,
     buffer: &mut Vec<u8>,
-) -> Result<(Message, AggregateHash), InvalidRow> {
+) -> Result<Message, InvalidRow> {
     let event = mapping.read(row)?;
     mapping.render_exchange(row, &mut scratch.exchange)?;
     mapping.render_routing_key(row, &mut scratch.routing_key)?;
@@ -307,10 +310,5 @@ fn encode(
             tx_seq: key.tx_seq,
         },
     };
-    let aggregate = match &scratch.aggregates {
-        Some(hasher) => hasher.hash_one((event.aggregate_type, event.aggregate_id)),
-        None => 0,
-    };
-    let message = Message::encode_with(buffer, &parts, |body| event.payload.append_to(body))?;
-    Ok((message, aggregate))
+    Message::encode_with(buffer, &parts, |body| event.payload.append_to(body))
 }

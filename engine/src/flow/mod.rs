@@ -76,7 +76,7 @@ pub struct Flow {
     counters: Counters,
     scratch: Scratch,
     rate: Option<Rate>,
-    /// A message could go out but for the pace.
+    /// A message waits for nothing but the pace.
     paced: bool,
     /// The broker closed over one of the messages up to this one: they go out one at a time until it is found.
     isolate_through: Option<Seq>,

@@ -146,3 +146,15 @@ impl<'a> Iterator for Values<'a> {
 }
 
 impl ExactSizeIterator for Values<'_> {}
+
+impl<'a> Tuple<'a> {
+    /// The count of values, and all of them as the message has them.
+    pub(crate) const fn raw(&self) -> (u16, &'a [u8]) {
+        (self.count, self.values)
+    }
+
+    /// A tuple of what [`raw`](Self::raw) returned.
+    pub(crate) const fn from_raw(count: u16, values: &'a [u8]) -> Self {
+        Self { count, values }
+    }
+}

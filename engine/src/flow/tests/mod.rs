@@ -1,10 +1,15 @@
 //! The flow against a scripted PostgreSQL and a scripted broker, and against random schedules of both.
 
+mod dead_letters;
 mod delivery;
 mod hold;
+mod isolation;
+mod pace;
+mod policies;
 mod rig;
 mod sessions;
 mod simulation;
 mod stream;
+mod strict;
 mod timers;
 mod world;

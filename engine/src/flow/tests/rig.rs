@@ -6,8 +6,9 @@ use crate::Lsn;
 use crate::amqp::{ContentHeader, Frame, FrameKind, Method, returned_key};
 use crate::event::{OutboxTable, Route};
 use crate::flow::{Flow, FlowConfig, Intake, LogIdentity, StreamError};
+use crate::key::EventKey;
 use crate::pgoutput::sample::{Cell, Sample, SampleColumn};
-use crate::policy::Policies;
+use crate::policy::{Policies, Policy};
 use crate::route::Template;
 use crate::window::WindowLimits;
 
@@ -57,6 +58,18 @@ pub(super) fn config(events: usize, bytes: usize) -> FlowConfig {
     }
 }
 
+/// Room for ten events, rows kept, and the same policy for whatever fails.
+pub(super) fn config_with(policy: Policy) -> FlowConfig {
+    FlowConfig {
+        policies: Policies {
+            unroutable: policy,
+            invalid: policy,
+        },
+        keep_rows: true,
+        ..config(10, 100_000)
+    }
+}
+
 pub(super) fn identity(timeline: u32) -> LogIdentity {
     LogIdentity {
         system_id: 7_300_000_000_000_000_001,
@@ -73,6 +86,7 @@ pub(super) fn origin() -> Instant {
 #[derive(Debug, Clone)]
 pub(super) struct OutboxRow {
     pub(super) id: String,
+    pub(super) aggregate: String,
     pub(super) payload: Vec<u8>,
     pub(super) is_sent: bool,
 }
@@ -81,8 +95,17 @@ impl OutboxRow {
     pub(super) fn new(id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
+            aggregate: "42".to_owned(),
             payload: br#"{"total": 0.10000000000000000001}"#.to_vec(),
             is_sent: false,
+        }
+    }
+
+    /// One that cannot become a message.
+    pub(super) fn invalid(id: impl Into<String>) -> Self {
+        Self {
+            payload: Vec::new(),
+            ..Self::new(id)
         }
     }
 
@@ -95,7 +118,7 @@ impl OutboxRow {
         let row = vec![
             text(&self.id),
             text("order"),
-            text("42"),
+            text(&self.aggregate),
             text("created"),
             Cell::Text(self.payload.clone()),
             sent_at,
@@ -278,6 +301,24 @@ impl Rig {
         self.take(&commit(commit_lsn));
     }
 
+    /// A transaction with a row for each of these aggregates.
+    pub(super) fn transaction_about(&mut self, commit_lsn: u64, aggregates: &[&str]) {
+        self.take(&begin(commit_lsn, 1));
+        for (row, aggregate) in aggregates.iter().enumerate() {
+            let row = OutboxRow {
+                aggregate: (*aggregate).to_owned(),
+                ..OutboxRow::new(format!("{commit_lsn}:{row}"))
+            };
+            self.take(&row.insert());
+        }
+        self.take(&commit(commit_lsn));
+    }
+
+    pub(super) fn lose_and_find_session(&mut self) {
+        self.flow.session_lost();
+        assert!(!self.start_session(1));
+    }
+
     /// What is sent now, as much as may be.
     pub(super) fn publish(&mut self) -> Vec<Position> {
         let messages = self.publish_messages();
@@ -316,17 +357,45 @@ impl Rig {
         self.ack(tag);
     }
 
+    /// The broker closes the channel over a message; the next link is up at once.
+    pub(super) fn refuse(&mut self) {
+        self.flow
+            .link_refused(406, "PRECONDITION_FAILED - invalid headers", self.now);
+        self.link_up();
+    }
+
+    /// The oldest event that is to be stored as a dead letter.
+    pub(super) fn set_aside(&self) -> Option<Position> {
+        Some(position(&self.flow.next_set_aside()?.event.key))
+    }
+
+    /// It is stored by a transaction that ends at `end`.
+    pub(super) fn store(&mut self, end: u64) {
+        let seq = self.flow.next_set_aside().expect("nothing is set aside").seq;
+        self.flow.stored(seq, Lsn::new(end), self.now);
+    }
+
+    pub(super) fn discarded(&mut self) -> Vec<(Position, Option<String>)> {
+        let discarded = self.flow.take_discarded();
+        discarded
+            .map(|discarded| (position(&discarded.key), discarded.message_id))
+            .collect()
+    }
+
     pub(super) fn durable(&self) -> u64 {
         self.flow.durable().unwrap().get()
     }
 
     pub(super) fn held(&self) -> Option<Position> {
-        let held = self.flow.held()?;
-        let (commit_lsn, tx_seq) = held.key.position();
-        Some((commit_lsn.get(), tx_seq))
+        Some(position(&self.flow.held()?.key))
     }
 
     pub(super) fn pass(&mut self, time: Duration) {
         self.now += time;
     }
+}
+
+pub(super) fn position(key: &EventKey) -> Position {
+    let (commit_lsn, tx_seq) = key.position();
+    (commit_lsn.get(), tx_seq)
 }

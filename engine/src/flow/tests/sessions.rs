@@ -3,11 +3,6 @@
 use super::rig::{COMMIT_SIZE, OutboxRow, Rig, SECOND, begin, commit, config};
 use crate::flow::{Intake, StreamError};
 
-fn lose_and_find(rig: &mut Rig) {
-    rig.flow.session_lost();
-    assert!(!rig.start_session(1));
-}
-
 /// R2 and I7.
 #[test]
 fn what_is_in_flight_or_settled_is_not_published_again_by_a_new_session() {
@@ -17,7 +12,7 @@ fn what_is_in_flight_or_settled_is_not_published_again_by_a_new_session() {
     rig.publish();
     rig.ack(1);
     rig.ack(3);
-    lose_and_find(&mut rig);
+    rig.lose_and_find_session();
     rig.ack(2);
     rig.transaction(100, 1);
     assert_eq!(rig.durable(), 100 + COMMIT_SIZE, "settled in the session before");
@@ -41,7 +36,7 @@ fn a_transaction_cut_off_by_a_lost_session_goes_on_where_it_was() {
     rig.take(&begin(100, 1));
     rig.take(&OutboxRow::new("100:0").insert());
     rig.publish();
-    lose_and_find(&mut rig);
+    rig.lose_and_find_session();
     rig.transaction(100, 2);
     assert_eq!(rig.publish(), [(100, 1)]);
     rig.ack_all();
@@ -55,7 +50,7 @@ fn a_held_event_is_held_in_the_next_session_too() {
     rig.transaction(100, 1);
     rig.publish();
     rig.nack(1);
-    lose_and_find(&mut rig);
+    rig.lose_and_find_session();
     assert_eq!(rig.held(), Some((100, 0)));
     rig.transaction(100, 1);
     rig.pass(SECOND);
@@ -112,7 +107,7 @@ fn another_transaction_at_the_same_position_is_published() {
     rig.transaction_of(100, 1, 1);
     rig.publish();
     rig.ack(1);
-    lose_and_find(&mut rig);
+    rig.lose_and_find_session();
     rig.transaction_of(100, 2, 1);
     assert_eq!((rig.publish(), rig.durable()), (vec![(100, 0)], 0));
 }
@@ -125,7 +120,7 @@ fn another_transaction_at_a_position_in_flight_is_an_error_and_nothing_moves() {
     rig.transaction_of(200, 2, 1);
     rig.publish();
     for (commit_lsn, xid) in [(100, 3), (150, 2)] {
-        lose_and_find(&mut rig);
+        rig.lose_and_find_session();
         rig.take(&begin(commit_lsn, xid));
         let error = rig.offer(&OutboxRow::new("a").insert()).unwrap_err();
         assert!(matches!(error, StreamError::Diverged { .. }), "{error}");
@@ -146,7 +141,7 @@ fn what_was_settled_so_long_ago_that_it_is_forgotten_waits_for_the_window_and_is
             rig.ack(number);
         }
     }
-    lose_and_find(&mut rig);
+    rig.lose_and_find_session();
     rig.take(&begin(100, 1));
     let row = OutboxRow::new("100:0").insert();
     assert_eq!(rig.offer(&row).unwrap(), Intake::NoRoom);
@@ -166,7 +161,7 @@ fn a_restored_log_below_what_is_in_flight_is_published() {
     let mut rig = Rig::small();
     rig.transaction_of(900, 1, 1);
     rig.publish();
-    lose_and_find(&mut rig);
+    rig.lose_and_find_session();
     rig.take(&begin(100, 7));
     let row = OutboxRow::new("restored").insert();
     assert_eq!(rig.offer(&row).unwrap(), Intake::NoRoom);

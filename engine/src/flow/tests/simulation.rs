@@ -6,7 +6,8 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::world::{Answer, Piece, Plan, RowPlan, World};
+use super::world::{Answer, Fate, Piece, Plan, RowPlan, World};
+use crate::policy::{Policies, Policy};
 
 /// What happens next.
 #[derive(Debug, Clone)]
@@ -50,6 +51,15 @@ enum Step {
     Pass {
         milliseconds: u64,
     },
+    Turn,
+    StoreBegins,
+    StoreEnds {
+        ahead: u64,
+        is_answer_lost: bool,
+    },
+    Skip,
+    SetHeldAside,
+    DeadLettersFull(bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -75,6 +85,12 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (1..1_500_u64).prop_map(|milliseconds| Step::Pass { milliseconds }),
         5 => Just(Step::LinkUp),
         5 => Just(Step::SessionStarted),
+        5 => Just(Step::Turn),
+        8 => Just(Step::StoreBegins),
+        8 => (0..85_u64, prop::bool::weighted(0.2)).prop_map(|(ahead, is_answer_lost)| Step::StoreEnds {
+            ahead,
+            is_answer_lost,
+        }),
     ];
     let faults = prop_oneof![
         2 => nack,
@@ -85,6 +101,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Checkpoint),
         1 => Just(Step::ServerCrash),
         1 => Just(Step::Promotion),
+        3 => Just(Step::Skip),
+        3 => Just(Step::SetHeldAside),
+        2 => any::<bool>().prop_map(Step::DeadLettersFull),
         4 => (1_500..120_000_u64).prop_map(|milliseconds| Step::Pass { milliseconds }),
     ];
     prop_oneof![7 => works, 1 => faults]
@@ -92,7 +111,31 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn row() -> impl Strategy<Value = RowPlan> {
     let payload = prop_oneof![8 => Just(10_usize), 2 => Just(400), 1 => Just(9_000)];
-    (prop::bool::weighted(0.15), payload).prop_map(|(is_sent, payload)| RowPlan { is_sent, payload })
+    let fate = prop_oneof![
+        20 => Just(Fate::Deliverable),
+        1 => Just(Fate::Invalid),
+        1 => Just(Fate::Unroutable),
+        1 => Just(Fate::Poison),
+    ];
+    (prop::bool::weighted(0.15), payload, 0..3_u8, fate).prop_map(|(is_sent, payload, aggregate, fate)| {
+        RowPlan {
+            is_sent,
+            payload,
+            aggregate,
+            fate,
+        }
+    })
+}
+
+fn policies() -> impl Strategy<Value = Policies> {
+    let policy = || {
+        prop_oneof![
+            Just(Policy::Hold),
+            Just(Policy::DeadLetter),
+            Just(Policy::Discard)
+        ]
+    };
+    (policy(), policy()).prop_map(|(unroutable, invalid)| Policies { unroutable, invalid })
 }
 
 fn piece() -> impl Strategy<Value = Piece> {
@@ -107,12 +150,21 @@ fn piece() -> impl Strategy<Value = Piece> {
 fn plan() -> impl Strategy<Value = Plan> {
     let history = prop_oneof![3 => Just(None), 1 => (0..4_usize).prop_map(Some)];
     let bytes = prop_oneof![Just(500_usize), Just(1_500), Just(1_000_000)];
-    (vec(piece(), 1..30), 1..9_usize, bytes, history).prop_map(|(log, events, bytes, history)| Plan {
-        log,
-        events,
-        bytes,
-        history,
-    })
+    let max_rate = prop_oneof![3 => Just(None), 1 => (1..200_u32).prop_map(Some)];
+    let flow = (1..9_usize, bytes, history, policies(), prop::bool::weighted(0.8));
+    (vec(piece(), 1..30), flow, any::<bool>(), max_rate, any::<bool>()).prop_map(
+        |(log, (events, bytes, history, policies, keep_rows), strict, max_rate, heals)| Plan {
+            log,
+            events,
+            bytes,
+            history,
+            policies,
+            keep_rows,
+            strict,
+            max_rate,
+            heals,
+        },
+    )
 }
 
 fn run(world: &mut World, steps: Vec<Step>) {
@@ -139,6 +191,15 @@ fn run(world: &mut World, steps: Vec<Step>) {
             Step::LinkUp => world.link_up(),
             Step::Blocked(blocked) => world.blocked(blocked),
             Step::Pass { milliseconds } => world.pass(Duration::from_millis(milliseconds)),
+            Step::Turn => world.turn(),
+            Step::StoreBegins => world.store_begins(),
+            Step::StoreEnds {
+                ahead,
+                is_answer_lost,
+            } => world.store_ends(ahead, is_answer_lost),
+            Step::Skip => drop(world.skip()),
+            Step::SetHeldAside => world.set_held_aside(),
+            Step::DeadLettersFull(full) => world.dead_letters_full(full),
         }
         world.settle_down();
     }
@@ -147,7 +208,7 @@ fn run(world: &mut World, steps: Vec<Step>) {
 proptest! {
     #![proptest_config(crate::property::config())]
 
-    /// I1 to I5, I7 to I9, R3, R11 and R12 after every step; see [`World`].
+    /// I1 to I5, I7 to I9, R3, R9 to R12, R14 and R15 after every step; see [`World`].
     #[test]
     fn whatever_both_servers_do_everything_is_delivered_and_nothing_acknowledged_before(
         plan in plan(),

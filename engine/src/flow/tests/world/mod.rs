@@ -1,19 +1,23 @@
-//! A virtual PostgreSQL and a virtual broker around one flow, with the books of what may and may not happen.
+//! A virtual PostgreSQL, a virtual broker and a shell that looks after dead letters around one flow, with the books of
+//! what may and may not happen.
 
+mod books;
 mod broker;
+mod operator;
 mod postgres;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use books::{Books, Failing};
 pub(super) use broker::Answer;
 use broker::Pipe;
+use operator::Store;
 use postgres::{Server, commit_lsn, number, payload};
 
-use super::rig::{COMMIT_SIZE, Position, config, origin};
-use crate::Lsn;
-use crate::flow::{Flow, Timeout};
+use super::rig::{Position, config, origin, position};
+use crate::flow::{Flow, FlowConfig, Timeout};
 use crate::history::History;
+use crate::policy::Policies;
 
 /// A piece of the log. It commits at 100 times its number, from 1.
 #[derive(Debug, Clone)]
@@ -28,6 +32,20 @@ pub(super) enum Piece {
 pub(super) struct RowPlan {
     pub(super) is_sent: bool,
     pub(super) payload: usize,
+    pub(super) aggregate: u8,
+    pub(super) fate: Fate,
+}
+
+/// Whether an event can be delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    Deliverable,
+    /// The row cannot become a message.
+    Invalid,
+    /// No queue for it, until the faults are over.
+    Unroutable,
+    /// The broker closes over it, until the faults are over.
+    Poison,
 }
 
 #[derive(Debug, Clone)]
@@ -37,6 +55,12 @@ pub(super) struct Plan {
     pub(super) bytes: usize,
     /// How many transactions the flow remembers; none for as many as it does.
     pub(super) history: Option<usize>,
+    pub(super) policies: Policies,
+    pub(super) keep_rows: bool,
+    pub(super) strict: bool,
+    pub(super) max_rate: Option<u32>,
+    /// At the end the broker takes what it has refused; otherwise a person must skip what is held.
+    pub(super) heals: bool,
 }
 
 pub(super) struct World {
@@ -48,65 +72,27 @@ pub(super) struct World {
     server: Server,
     pipe: Option<Pipe>,
     is_blocked: bool,
+    /// A dead letter that is being stored.
+    store: Option<Store>,
+    are_dead_letters_full: bool,
+    is_healed: bool,
     books: Books,
-}
-
-/// What has happened, and what therefore may.
-struct Books {
-    events: BTreeMap<Position, Book>,
-    /// What reached a queue, in the order in which it did.
-    deliveries: Vec<Position>,
-    /// Nacked, returned or unanswered, and not accepted since.
-    failing: BTreeSet<Position>,
-    /// The durable LSN of the session, as last seen.
-    durable: u64,
-    /// No nack and no return so far.
-    is_calm: bool,
-    /// The flow has forgotten what it had settled: for good reasons only.
-    may_repeat: bool,
-    has_lost_session: bool,
-}
-
-#[derive(Debug, Clone)]
-struct Book {
-    payload: Vec<u8>,
-    is_sent: bool,
-    is_accepted: bool,
 }
 
 impl World {
     pub(super) fn new(plan: Plan) -> Self {
-        let mut events = BTreeMap::new();
-        for (piece, rows) in plan.log.iter().enumerate() {
-            let Piece::Transaction(rows) = rows else { continue };
-            for (row, plan) in rows.iter().enumerate().filter(|(_, row)| !row.is_sent) {
-                let position = (commit_lsn(piece), number(row));
-                let book = Book {
-                    payload: payload(position, plan.payload),
-                    is_sent: false,
-                    is_accepted: false,
-                };
-                events.insert(position, book);
-            }
-        }
-        let books = Books {
-            events,
-            deliveries: Vec::new(),
-            failing: BTreeSet::new(),
-            durable: 0,
-            is_calm: true,
-            may_repeat: false,
-            has_lost_session: false,
-        };
         let mut world = Self {
             flow: new_flow(&plan),
             now: origin(),
-            plan,
             written: 0,
             server: Server::default(),
             pipe: None,
             is_blocked: false,
-            books,
+            store: None,
+            are_dead_letters_full: false,
+            is_healed: false,
+            books: Books::new(&plan),
+            plan,
         };
         world.session_started();
         world.link_up();
@@ -124,7 +110,7 @@ impl World {
                 Timeout::Confirm => {
                     assert!(!self.is_blocked, "R12: a time-out while blocked");
                     let oldest = self.pipe.as_ref().and_then(Pipe::oldest).unwrap();
-                    self.books.failing.insert(oldest);
+                    self.fails(oldest, Failing::Unanswered);
                     self.link_lost(0);
                 }
                 Timeout::Silence => self.session_lost(true),
@@ -136,37 +122,35 @@ impl World {
             assert!(positions.durable <= positions.received);
             self.check_position(positions.durable.get());
         }
+        self.take_discarded();
         self.check();
+    }
+
+    /// One whole turn of the shell. Then every deadline lies ahead: it never turns for nothing.
+    pub(super) fn turn(&mut self) {
+        self.publish(usize::MAX);
+        self.settle_down();
+        let deadline = self.flow.deadline();
+        assert!(
+            deadline.is_none_or(|deadline| deadline > self.now),
+            "a deadline that has passed and stays"
+        );
     }
 
     /// All faults off until nothing is left to do; then everything must have come out right.
     pub(super) fn drain(&mut self) {
+        self.is_healed = self.plan.heals;
         self.write_log(self.plan.log.len());
         self.work();
-        let end = commit_lsn(self.plan.log.len() - 1) + COMMIT_SIZE;
         self.keepalive(false);
         assert!(self.flow.is_drained());
+        let end = self.server.sender.as_ref().map(|sender| sender.sent_end);
         assert_eq!(
-            self.flow.durable(),
-            Some(Lsn::new(end)),
+            self.flow.durable().map(crate::Lsn::get),
+            end,
             "I8: the durable LSN is not the log's end"
         );
-        let lost: Vec<_> = self
-            .books
-            .events
-            .iter()
-            .filter(|(_, book)| !book.is_accepted)
-            .collect();
-        assert!(lost.is_empty(), "I1: lost {lost:?}");
-        let mut seen = BTreeSet::new();
-        let mut first = self.books.deliveries.clone();
-        first.retain(|position| seen.insert(*position));
-        assert!(
-            first.is_sorted() || !self.books.is_calm,
-            "I3: first deliveries in commit order"
-        );
-        let delivered: Vec<_> = seen.iter().collect();
-        assert_eq!(delivered, self.books.events.keys().collect::<Vec<_>>());
+        self.books.check_end(self.plan.strict);
     }
 
     /// A clean stop, and another process that begins from what this one has acknowledged.
@@ -177,18 +161,22 @@ impl World {
         let positions = self.flow.final_status(self.now).unwrap();
         self.check_position(positions.durable.get());
         self.server.confirmed = self.server.confirmed.max(positions.durable.get());
-        self.books.may_repeat |= self.books.has_lost_session;
+        // What was settled beyond it is read again: behind a barrier, or since a session was lost.
+        let mut beyond = self.books.events.range((self.server.confirmed, 0)..);
+        self.books.may_repeat |= beyond.any(|(_, book)| book.is_settled());
         self.server.sender = None;
-        self.pipe = None;
+        (self.pipe, self.store) = (None, None);
+        self.books.sends.clear();
         self.flow = new_flow(&self.plan);
+        self.are_dead_letters_full = false;
     }
 
     /// Works without faults until no step makes progress and no event is left.
     fn work(&mut self) {
-        self.session_started();
-        self.link_up();
         self.blocked(false);
         for _ in 0..10_000 {
+            self.session_started();
+            self.link_up();
             let mut progress = self.stream(usize::MAX);
             self.keepalive(false);
             progress |= self.publish(usize::MAX);
@@ -198,18 +186,17 @@ impl World {
             if newest > 0 {
                 self.answer(Answer::Ack, newest - 1, true);
             }
+            progress |= self.store_all();
+            progress |= self.skip_what_is_doomed();
             self.settle_down();
             self.status_arrives();
             if !progress {
                 if self.flow.in_flight() == 0 {
                     return;
                 }
+                self.turn();
                 let deadline = self.flow.deadline().expect("nothing to wait for");
-                assert!(deadline > self.now, "a deadline that has passed and stays");
                 self.now = deadline;
-                // A time-out would be for want of a reconnecting shell.
-                self.session_started();
-                self.link_up();
             }
         }
         panic!("does not drain: {:?}", self.flow);
@@ -226,21 +213,34 @@ impl World {
             self.books.durable = durable.get();
             self.check_position(durable.get());
         }
-        let fails = self.flow.held().is_some();
-        assert_eq!(fails, !self.books.failing.is_empty(), "I9: what is held is said");
+        let held = self.flow.held().map(|held| position(&held.key));
+        assert_eq!(held, self.books.oldest_failing(), "I9: what is held is said");
+        assert_eq!(self.flow.held_count(), self.books.failing.len(), "I9");
+        let set_aside = self.flow.next_set_aside().map(|event| position(&event.event.key));
+        assert_eq!(
+            set_aside,
+            self.books.set_aside.first().copied(),
+            "what is to be stored"
+        );
+        assert_eq!(self.flow.set_aside_count(), self.books.set_aside.len());
     }
 
-    /// I1.
+    /// I1 and R15.
     fn check_position(&self, position: u64) {
-        let mut below = self.books.events.range(..(position, 0));
-        if let Some((event, _)) = below.find(|(_, book)| !book.is_accepted) {
-            panic!("I1: {position} would acknowledge {event:?}, which the broker has not accepted");
-        }
+        let received = self.flow.received().map_or(0, crate::Lsn::get);
+        self.books
+            .check_position(position, self.server.confirmed, received);
     }
 }
 
 fn new_flow(plan: &Plan) -> Flow {
-    let mut flow = Flow::new(config(plan.events, plan.bytes));
+    let mut flow = Flow::new(FlowConfig {
+        policies: plan.policies,
+        keep_rows: plan.keep_rows,
+        strict: plan.strict,
+        max_rate: plan.max_rate,
+        ..config(plan.events, plan.bytes)
+    });
     if let Some(history) = plan.history {
         flow.history = History::new(history);
     }

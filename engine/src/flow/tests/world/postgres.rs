@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Piece, World};
+use super::{Failing, Fate, Piece, World};
 use crate::flow::Intake;
 use crate::flow::tests::rig::{
     COMMIT_SIZE, OutboxRow, Position, begin, commit, identity, keepalive, outbox_relation, xlog,
@@ -15,6 +15,8 @@ pub(super) struct Server {
     /// What a crash of the server goes back to.
     pub(super) saved: u64,
     pub(super) timeline: u32,
+    /// Where the newest transaction that stored a dead letter ends.
+    pub(super) extra_end: u64,
     pub(super) sender: Option<Sender>,
 }
 
@@ -23,14 +25,21 @@ pub(super) struct Server {
 pub(super) struct Sender {
     pub(super) next_piece: usize,
     pub(super) is_described: bool,
-    pub(super) frames: VecDeque<Vec<u8>>,
+    pub(super) frames: VecDeque<StreamFrame>,
     /// A frame that found no room.
-    pub(super) waiting: Option<Vec<u8>>,
+    pub(super) waiting: Option<StreamFrame>,
     /// Everything before is sent.
     pub(super) sent_end: u64,
     pub(super) loaded_end: u64,
     /// A status update under way.
     pub(super) status: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct StreamFrame {
+    bytes: Vec<u8>,
+    /// The event that it brings, if it does.
+    event: Option<Position>,
 }
 
 impl World {
@@ -55,9 +64,8 @@ impl World {
         });
         self.books.durable = 0;
         if replaced {
-            self.books.may_repeat = true;
-            self.books.failing.clear();
-            self.drop_pipe(usize::MAX);
+            self.books.forget();
+            self.pipe = None;
         }
     }
 
@@ -68,7 +76,6 @@ impl World {
         }
         if self.server.sender.take().is_some() {
             self.flow.session_lost();
-            self.books.has_lost_session = true;
             self.books.may_repeat |= self.plan.history.is_some();
         }
     }
@@ -103,9 +110,9 @@ impl World {
         let mut progress = false;
         for _ in 0..frames {
             let Some(frame) = self.next_frame() else { break };
-            let before = self.visible();
+            let (before, frame_event) = (self.visible(), frame.event);
             let read = self.flow.counters().read;
-            match self.flow.handle_stream(&frame, self.now).unwrap() {
+            match self.flow.handle_stream(&frame.bytes, self.now).unwrap() {
                 Intake::Taken => progress = true,
                 Intake::NoRoom => {
                     assert_eq!(self.visible(), before, "a frame without room changed something");
@@ -118,8 +125,14 @@ impl World {
             let admitted = self.flow.counters().read - read;
             assert!(
                 self.books.failing.is_empty() || admitted == 0,
-                "R11: admitted while a delivery fails"
+                "R9 and R11: admitted while an event is held"
             );
+            if let Some(event) =
+                frame_event.filter(|event| admitted > 0 && self.fate(*event) == Fate::Invalid)
+            {
+                self.fails(event, Failing::Invalid);
+            }
+            self.take_discarded();
             self.check();
         }
         progress
@@ -138,7 +151,7 @@ impl World {
         assert_eq!(self.flow.handle_stream(&frame, self.now).unwrap(), Intake::Taken);
     }
 
-    fn next_frame(&mut self) -> Option<Vec<u8>> {
+    fn next_frame(&mut self) -> Option<StreamFrame> {
         let sender = self.server.sender.as_mut()?;
         if let Some(frame) = sender.waiting.take() {
             return Some(frame);
@@ -146,6 +159,7 @@ impl World {
         while sender.frames.is_empty() {
             sender.sent_end = sender.loaded_end;
             if sender.next_piece >= self.written {
+                sender.sent_end = sender.sent_end.max(self.server.extra_end);
                 return None;
             }
             sender.load(sender.next_piece, &self.plan.log[sender.next_piece]);
@@ -176,21 +190,26 @@ impl Sender {
         let lsn = commit_lsn(place);
         self.loaded_end = lsn + COMMIT_SIZE;
         let Piece::Transaction(rows) = piece else { return };
-        self.frames
-            .push_back(xlog(&begin(lsn, u32::try_from(place).unwrap())));
+        let mut push = |bytes, event| self.frames.push_back(StreamFrame { bytes, event });
+        push(xlog(&begin(lsn, u32::try_from(place).unwrap())), None);
         for (row, plan) in rows.iter().enumerate() {
             if !self.is_described {
-                self.frames.push_back(xlog(&outbox_relation()));
+                push(xlog(&outbox_relation()), None);
                 self.is_described = true;
             }
+            let position = (lsn, number(row));
             let row = OutboxRow {
-                payload: payload((lsn, number(row)), plan.payload),
+                aggregate: plan.aggregate.to_string(),
+                payload: match plan.fate {
+                    Fate::Invalid => Vec::new(),
+                    Fate::Deliverable | Fate::Unroutable | Fate::Poison => payload(position, plan.payload),
+                },
                 is_sent: plan.is_sent,
                 ..OutboxRow::new("7d5f1c5e-0000-4000-8000-000000000000")
             };
-            self.frames.push_back(xlog(&row.insert()));
+            push(xlog(&row.insert()), Some(position).filter(|_| !plan.is_sent));
         }
-        self.frames.push_back(xlog(&commit(lsn)));
+        push(xlog(&commit(lsn)), None);
     }
 }
 
