@@ -1,5 +1,6 @@
 //! `walrelay run`.
 
+use std::io;
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
@@ -29,7 +30,8 @@ async fn serve(settings: RelaySettings, listen: SocketAddr) -> anyhow::Result<Ex
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut relay = std::pin::pin!(relay::run(settings, status, stopped));
-    let mut admin = std::pin::pin!(async { admin::serve(admin::listen(listen).await, watched).await });
+    // A task of its own: tokio lets a task do only so much at a time, and a busy relay would leave nothing of that.
+    let mut admin = tokio::spawn(async move { admin::serve(admin::listen(listen).await, watched).await });
     let mut signals = 0;
     loop {
         tokio::select! {
@@ -46,7 +48,8 @@ async fn serve(settings: RelaySettings, listen: SocketAddr) -> anyhow::Result<Ex
                     Exit::Halted
                 }
             }),
-            error = &mut admin => {
+            ended = &mut admin => {
+                let error = ended.map_err(io::Error::from).flatten();
                 // Delivery must not depend on the health endpoint, but a relay that cannot be watched is half-alive.
                 let error = error.err().map_or_else(|| "it ended".to_owned(), |error| chain(&error));
                 anyhow::bail!("the HTTP endpoint failed: {error}");
