@@ -78,34 +78,30 @@ fn what_cannot_be_sent_yet_for_another_reason_has_no_deadline_of_the_pace() {
     );
 }
 
-/// A probe that is due waits for the pace as well.
+/// After a probe that succeeded the next one is due at once, but not before its turn.
 #[test]
 fn a_probe_keeps_to_the_pace() {
-    let mut rig = Rig::started(FlowConfig {
-        max_rate: Some(1),
-        ..config(10, 100_000)
-    });
+    let mut rig = paced(1, config(10, 100_000));
     rig.transaction(100, 3);
     let start = rig.now;
     assert_eq!(rig.publish(), [(100, 0)]);
-    rig.nack(1);
     rig.pass(SECOND);
-    assert_eq!(rig.publish(), [(100, 0)]);
-    rig.ack(2);
-    assert_eq!(rig.publish(), []);
+    assert_eq!(rig.publish(), [(100, 1)]);
+    rig.nack(1);
+    rig.nack(2);
     let mut at = Vec::new();
-    while at.len() < 2 {
+    while at.len() < 3 {
         rig.keepalive(1, false);
         rig.flow.poll_status(rig.now);
         let deadline = rig.flow.deadline().unwrap();
         assert!(deadline > rig.now, "a deadline that has passed and stays");
         rig.now = deadline;
-        if !rig.publish().is_empty() {
+        for position in rig.publish() {
+            at.push((position, (rig.now - start).as_millis()));
             rig.ack_all();
-            at.push((rig.now - start).as_millis());
         }
     }
-    assert_eq!(at, [1_950, 2_950]);
+    assert_eq!(at, [((100, 0), 2_000), ((100, 1), 2_950), ((100, 2), 3_950)]);
 }
 
 #[test]
