@@ -220,7 +220,7 @@ impl Pipe {
         received.chain(self.socket.iter().map(|(_, position)| *position))
     }
 
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.socket.is_empty() && self.unanswered.is_empty()
     }
 

@@ -179,10 +179,11 @@ impl World {
             self.link_up();
             let mut progress = self.stream(usize::MAX);
             self.keepalive(false);
-            progress |= self.publish(usize::MAX);
+            self.publish(usize::MAX);
+            // Whatever is under way is answered or refused.
+            progress |= self.pipe.as_ref().is_some_and(|pipe| !pipe.is_idle());
             self.receive(usize::MAX);
             let newest = self.pipe.as_ref().map_or(0, |pipe| pipe.unanswered.len());
-            progress |= newest > 0;
             if newest > 0 {
                 self.answer(Answer::Ack, newest - 1, true);
             }
