@@ -417,7 +417,7 @@ impl Relay {
         }
         let delivery = match held {
             None => {
-                tracing::info!("held event is settled, delivery goes on");
+                tracing::info!("no event is held any more");
                 Delivery::Flowing
             }
             Some(held) => {
