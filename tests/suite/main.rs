@@ -6,4 +6,6 @@ mod handshake;
 mod link;
 mod main_path;
 mod setup;
+mod shutdown;
+mod standby;
 mod world;
