@@ -3,7 +3,9 @@
 //! One task owns everything. Each turn does all that is possible without waiting, then waits for either socket, a try
 //! to connect, a deadline or the request to stop.
 
+mod connections;
 mod errands;
+mod role;
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use walrelay_engine::PgTimestamp;
-use walrelay_engine::flow::{Flow, FlowConfig, Intake, LogIdentity, Positions, StreamError, Timeout};
+use walrelay_engine::flow::{Flow, FlowConfig, Intake, Positions, Timeout};
 use walrelay_engine::walsender::StatusUpdate;
 
 use errands::Care;
@@ -19,13 +21,13 @@ pub use errands::CareSettings;
 
 use super::errands::Errands;
 use super::held::{HeldTold, tell_discarded};
+use super::session;
 use super::side::Side;
 use super::standby::Waits;
-use super::status::{Delivery, Role, Status};
+use super::status::{Delivery, Status};
 use super::wake::Wake;
 use super::watch::Watch;
-use super::{faults, session};
-use crate::fault::{Class, Fault, FaultKind};
+use crate::fault::{Fault, FaultKind};
 use crate::net::Progress;
 use crate::postgres::{Incoming, Replication};
 use crate::rabbitmq::{BrokerError, Connector, Link, LinkEvent};
@@ -180,30 +182,6 @@ impl Relay {
         }
     }
 
-    /// After a standstill both sockets are dropped before anything more is written: another process may stream from the
-    /// slot by now. A standby has nothing to write.
-    fn notice_standstill(&mut self, now: Instant) -> bool {
-        let Some(gap) = self.wake.stood_still() else {
-            return false;
-        };
-        if self.database.is_waiting() {
-            return false;
-        }
-        let fault = Fault {
-            kind: FaultKind::StoodStill,
-            message: format!("this process stood still for {gap:?}"),
-        };
-        self.role_unknown = true;
-        // Tries that are under way go too: what they bring may be as old.
-        if !self.broker.is_idle() {
-            self.lose_link(fault.clone(), now);
-        }
-        if !self.database.is_idle() {
-            self.fail_session(fault, now);
-        }
-        true
-    }
-
     /// Takes in what the broker has said.
     fn read_link(&mut self, now: Instant) -> Result<(), BrokerError> {
         while let Some(link) = self.broker.up() {
@@ -353,155 +331,6 @@ impl Relay {
             }
         }
         if worked { Poll::Ready(()) } else { Poll::Pending }
-    }
-
-    /// Another process streams from the slot.
-    fn stand_by(&mut self, holder: &str, now: Instant) {
-        if !self.database.waits() {
-            return;
-        }
-        let slot = &self.settings.database.source.slot;
-        tracing::info!(slot = %slot, holder_pid = holder, "standing by: another process streams from the slot");
-        self.role_unknown = false;
-        self.status.send_modify(|status| status.role = Role::Standby);
-        // The slot stands before all that is in flight here, so it is the other process's to deliver.
-        if self.flow.in_flight() > 0 {
-            self.flow.forget();
-            self.drop_link(
-                Fault {
-                    kind: FaultKind::BrokerClosed,
-                    message: "what was in flight is another process's to deliver".to_owned(),
-                },
-                now,
-            );
-        }
-    }
-
-    fn session_opened(&mut self, result: Result<Replication, Fault>, now: Instant) {
-        let session = match result {
-            Ok(session) => session,
-            Err(fault) => return self.fail_session(fault, now),
-        };
-        // Set-up is for the start; a slot that goes missing later must not come back empty.
-        self.settings.database.auto_setup = false;
-        let identity = session.identity();
-        if !self.database.is_in_doubt() {
-            tracing::info!(
-                slot = %self.settings.database.source.slot,
-                server_version = %session.server_version(),
-                system_id = identity.system_id,
-                timeline = identity.timeline,
-                "replication session started"
-            );
-        }
-        let identity = LogIdentity {
-            system_id: identity.system_id,
-            timeline: identity.timeline,
-        };
-        if self.flow.session_started(identity, now) {
-            let message = "the database is another one than before".to_owned();
-            self.drop_link(
-                Fault {
-                    kind: FaultKind::BrokerClosed,
-                    message,
-                },
-                now,
-            );
-        }
-        self.database.opened(session, now);
-        self.watch = Some(Watch::new(now));
-        self.role_unknown = false;
-        self.status.send_modify(|status| {
-            status.role = Role::Active;
-            status.sessions += 1;
-        });
-    }
-
-    fn link_opened(&mut self, result: Result<Link, Fault>, now: Instant) {
-        let link = match result {
-            Ok(link) => link,
-            Err(fault) => return self.lose_link(fault, now),
-        };
-        if !self.broker.is_in_doubt() {
-            tracing::info!(
-                server_version = link.server_version(),
-                frame_max = link.frame_max(),
-                "broker link up"
-            );
-        }
-        self.flow.link_up(link.frame_max(), link.max_message_bytes(), now);
-        self.broker.opened(link, now);
-        self.status.send_modify(|status| status.links += 1);
-    }
-
-    fn fail_stream(&mut self, error: &StreamError, now: Instant) {
-        if matches!(error, StreamError::Diverged { .. }) {
-            self.flow.forget();
-            let message = "the database is another one than before".to_owned();
-            self.drop_link(
-                Fault {
-                    kind: FaultKind::BrokerClosed,
-                    message,
-                },
-                now,
-            );
-        }
-        self.fail_session(Fault::new(faults::stream_kind(error), error), now);
-    }
-
-    fn fail_session(&mut self, fault: Fault, now: Instant) {
-        self.note_halt(fault.kind);
-        self.flow.session_lost();
-        self.watch = None;
-        drop(self.database.failed(fault, now));
-    }
-
-    fn fail_link(&mut self, error: &BrokerError, now: Instant) {
-        let fault = Fault::new(error.kind(), error);
-        // With a column in its name, a missing exchange is the fault of the event that named it.
-        let of_event = matches!(
-            fault.kind,
-            FaultKind::ExchangeMissing | FaultKind::ExchangeForbidden
-        ) && self.settings.broker.exchanges.is_empty();
-        if let BrokerError::Closed {
-            reply_code,
-            reply_text,
-            ..
-        } = error
-            && (of_event || fault.kind == FaultKind::MessageRefused)
-        {
-            self.flow.link_refused(*reply_code, reply_text, now);
-            return self.lose_link(
-                Fault {
-                    kind: FaultKind::BrokerClosed,
-                    ..fault
-                },
-                now,
-            );
-        }
-        self.lose_link(fault, now);
-    }
-
-    /// Gives up a link for a reason of ours.
-    fn drop_link(&mut self, fault: Fault, now: Instant) {
-        if self.broker.up().is_some() {
-            self.lose_link(fault, now);
-        }
-    }
-
-    fn lose_link(&mut self, fault: Fault, now: Instant) {
-        self.note_halt(fault.kind);
-        self.flow.link_lost();
-        if let Some(link) = self.broker.failed(fault, now) {
-            // Nothing waits for this task: it answers the broker's close, or the deadline drops the socket.
-            tokio::spawn(link.dismiss((now + FAREWELL).into()));
-        }
-    }
-
-    fn note_halt(&mut self, kind: FaultKind) {
-        if self.settings.exit_on_halt && kind.class() == Class::Halted {
-            self.halted = Some(kind);
-        }
     }
 
     fn stop(&mut self) {

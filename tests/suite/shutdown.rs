@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use tokio_postgres::Client;
 use walrelay_testbed::{
-    Database, Postgres, PostgresOptions, RabbitMq, RabbitMqOptions, Recorder, Relay, RelayBuilder, Signal,
-    TcpProxy, Vhost, eventually, shared_rabbitmq,
+    Database, Keep, Postgres, PostgresOptions, RabbitMq, RabbitMqOptions, Recorder, Relay, RelayBuilder,
+    Signal, TcpProxy, Vhost, eventually, shared_rabbitmq,
 };
 
 use crate::world::{EXCHANGE, LONG, QUEUE};
@@ -294,10 +294,9 @@ async fn a_long_silence_is_no_reason_to_reconnect() -> Result<()> {
 
 #[tokio::test]
 async fn the_session_outlives_a_blocked_broker_with_a_large_transaction_waiting() -> Result<()> {
-    let broker = RabbitMq::start(RabbitMqOptions::default()).await?;
+    let mut broker = RabbitMq::start(RabbitMqOptions::default()).await?;
     let stage = Stage::with(&broker).await?;
-    let recorder = stage.recorder().await?;
-    let mut broker = broker;
+    let recorder = Recorder::keeping(&stage.vhost, QUEUE, Keep::Ids).await?;
     let mut relay = stage
         .relay()
         .text("postgres.wal_sender_timeout", "5s")
