@@ -4,6 +4,7 @@
 //! to connect, a deadline or the request to stop.
 
 mod errands;
+mod retries;
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -242,6 +243,7 @@ impl Relay {
                             watch.frame_taken(payload, self.flow.durable(), now);
                         }
                         session.consume_frame();
+                        retries::sort(&mut self.flow, &self.settings.database.source.slot);
                     }
                     Ok(Intake::NoRoom) => return,
                     Err(error) => return self.fail_stream(&error, now),
@@ -365,7 +367,7 @@ impl Relay {
         self.role_unknown = false;
         self.status.send_modify(|status| status.role = Role::Standby);
         // The slot stands before all that is in flight here, so it is the other process's to deliver.
-        if self.flow.in_flight() > 0 {
+        if self.flow.in_flight() > 0 || self.flow.has_retry_in_flight() {
             self.flow.forget();
             self.drop_link(
                 Fault {
