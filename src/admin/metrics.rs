@@ -64,6 +64,7 @@ impl Collector for Snapshot {
                 counters.dead_lettered,
             ),
             ("discarded", "Events dropped by policy", counters.discarded),
+            ("retried", "Dead letters delivered on request", counters.retried),
             ("skipped", "Held events skipped by hand", counters.skipped),
             (
                 "already_sent",

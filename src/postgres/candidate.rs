@@ -92,11 +92,12 @@ impl Candidate {
     }
 }
 
-/// Protocol 1 and no `streaming`: whole committed transactions only.
+/// Protocol 1 and no `streaming`: whole committed transactions only. With `messages`, since they ask for retries (R16);
+/// PostgreSQL has them from version 14 on.
 /// <https://www.postgresql.org/docs/current/protocol-logical-replication.html>
 fn start_command(options: &StartOptions) -> String {
     format!(
-        "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {})",
+        "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', messages 'true', publication_names {})",
         quote_identifier(options.slot.as_str()),
         // A list of identifiers within a literal.
         quote_literal(&quote_identifier(options.publication.as_str())),
@@ -187,7 +188,7 @@ mod tests {
     fn names_are_quoted_for_the_grammar_they_stand_in() {
         assert_eq!(
             start_command(&options()),
-            r#"START_REPLICATION SLOT "a_1" LOGICAL 0/0 (proto_version '1', publication_names '"My ""p''ub"')"#
+            r#"START_REPLICATION SLOT "a_1" LOGICAL 0/0 (proto_version '1', messages 'true', publication_names '"My ""p''ub"')"#
         );
     }
 

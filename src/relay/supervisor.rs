@@ -5,6 +5,7 @@
 
 mod connections;
 mod errands;
+mod retries;
 mod role;
 
 use std::future::poll_fn;
@@ -220,6 +221,7 @@ impl Relay {
                             watch.frame_taken(payload, self.flow.durable(), now);
                         }
                         session.consume_frame();
+                        retries::sort(&mut self.flow, &self.settings.database.source.slot);
                     }
                     Ok(Intake::NoRoom) => return,
                     Err(error) => return self.fail_stream(&error, now),

@@ -13,6 +13,7 @@ mod load;
 mod main_path;
 mod oversized;
 mod policies;
+mod retry;
 mod security;
 mod setup;
 mod shutdown;

@@ -41,7 +41,7 @@ impl Relay {
         self.role_unknown = false;
         self.status.send_modify(|status| status.role = Role::Standby);
         // The slot stands before all that is in flight here, so it is the other process's to deliver.
-        if self.flow.in_flight() > 0 {
+        if self.flow.in_flight() > 0 || self.flow.has_retry_in_flight() {
             self.flow.forget();
             self.drop_link(
                 Fault {
