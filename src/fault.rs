@@ -253,6 +253,9 @@ fault_kinds! {
     /// An event is held: the row cannot become a message.
     EventInvalid: Held, "event_invalid",
         "see the log line for the column at fault; the event stays held until it is settled by hand";
+    /// This process stood still for so long that another one may stream from the slot.
+    StoodStill: Unavailable, "stood_still",
+        "nothing to do: both connections are made anew; find out why the process or its machine stopped";
     /// The address of `admin.listen` cannot be had: taken, or not this machine's.
     AdminUnbound: Unavailable, "admin_unbound",
         "end the process that listens there, or choose another address for admin.listen; events flow meanwhile";

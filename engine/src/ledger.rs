@@ -160,6 +160,12 @@ impl Ledger {
         self.unsettled
     }
 
+    /// Transactions from the oldest that is unsettled to the newest.
+    #[must_use]
+    pub fn transactions(&self) -> usize {
+        self.transactions.len()
+    }
+
     /// Whether a transaction's Commit is still to come.
     #[must_use]
     pub const fn is_open(&self) -> bool {

@@ -25,6 +25,7 @@ pub mod route;
 pub mod row;
 pub mod timestamp;
 pub mod walsender;
+pub mod watch;
 pub mod window;
 
 pub use decode::DecodeError;

@@ -376,6 +376,14 @@ impl Window {
         Some(self.first + seq(index))
     }
 
+    /// Whether it has an unsettled event of this commit LSN and `tx_seq`.
+    #[must_use]
+    pub fn has_unsettled(&self, position: (crate::Lsn, u64)) -> bool {
+        self.find(position)
+            .and_then(|seq| self.entry(seq))
+            .is_some_and(|entry| entry.state != State::Settled)
+    }
+
     /// The message went out on the current link. One that failed stays failed until the broker has taken it.
     pub fn sent(&mut self, seq: Seq) {
         if self.entry(seq).is_some_and(|entry| entry.state == State::Queued) {

@@ -42,12 +42,13 @@ pub(super) fn is_alive(status: &Status) -> bool {
     status.ticked.elapsed() < STANDSTILL
 }
 
-/// Whether a committed event would be delivered now, and why not, as JSON.
+/// Whether a committed event would be delivered now, and why not, as JSON. A standby is ready when it could take over, so
+/// that a roll-out goes on.
 pub(super) fn readiness(status: &Status) -> (bool, String) {
     let ready = status.is_ready();
     let readiness = Readiness {
         ready,
-        role: "active",
+        role: status.role.label(),
         slot: &status.slot,
         database: side(&status.database),
         broker: side(&status.broker),
@@ -83,7 +84,7 @@ fn part<'a>(state: &'static str, since: Option<SystemTime>, fault: Option<&'a Fa
 mod tests {
     use super::*;
     use crate::fault::FaultKind;
-    use crate::relay::SideState;
+    use crate::relay::{Role, SideState};
 
     fn up() -> Status {
         let mut status = Status::new("walrelay".to_owned());
@@ -132,5 +133,19 @@ mod tests {
         assert_eq!(json["database"]["class"], "halted");
         assert_eq!(json["database"]["remedy"], FaultKind::SlotMissing.remedy());
         assert_eq!(json["broker"]["state"], "up");
+    }
+
+    #[test]
+    fn a_standby_is_ready_when_it_could_take_over() {
+        let mut status = up();
+        status.role = Role::Standby;
+        status.database.state = SideState::Waiting;
+        let (ready, body) = readiness(&status);
+        assert!(ready);
+        let json: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(json["role"], "standby");
+        assert_eq!(json["database"]["state"], "waiting");
+        status.broker.state = SideState::Down;
+        assert!(!readiness(&status).0);
     }
 }

@@ -64,6 +64,7 @@ impl Collector for Snapshot {
                 counters.dead_lettered,
             ),
             ("discarded", "Events dropped by policy", counters.discarded),
+            ("retried", "Dead letters delivered on request", counters.retried),
             ("skipped", "Held events skipped by hand", counters.skipped),
             (
                 "already_sent",
@@ -80,6 +81,11 @@ impl Collector for Snapshot {
                 "Transactions received whole",
                 counters.transactions,
             ),
+            (
+                "status_updates",
+                "Positions reported to PostgreSQL",
+                status.status_updates,
+            ),
             ("sessions", "Replication sessions opened", status.sessions),
             ("links", "Broker links opened", status.links),
         ] {
@@ -88,7 +94,7 @@ impl Collector for Snapshot {
         for (name, help, value) in [
             (
                 "ready",
-                "Whether a committed event would be delivered now",
+                "Whether a committed event would be delivered now; on a standby, whether it could take over",
                 u64::from(status.is_ready()),
             ),
             (
@@ -104,7 +110,7 @@ impl Collector for Snapshot {
             ),
             (
                 "database_up",
-                "Whether PostgreSQL's side is of use",
+                "Whether PostgreSQL's side is of use; a standby's is, too",
                 up(&status.database),
             ),
             (
@@ -135,6 +141,13 @@ impl Collector for Snapshot {
                 &ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)),
             )?;
         }
+        labelled(
+            &mut encoder,
+            "role",
+            "Whose turn it is to stream from the slot: ours (active) or another process's (standby)",
+            "role",
+            std::iter::once(status.role.label()),
+        )?;
         labelled(
             &mut encoder,
             "halted",
@@ -218,6 +231,7 @@ mod tests {
             "# TYPE walrelay_confirmed counter",
             "walrelay_confirmed_total 7",
             "walrelay_ready 0",
+            "walrelay_role{role=\"active\"} 1",
             "walrelay_halted{reason=\"slot_lost\"} 1",
             "# EOF",
         ] {

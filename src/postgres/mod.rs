@@ -1,5 +1,6 @@
 //! PostgreSQL: connecting, the replication stream, short SQL sessions, and what `setup` creates.
 
+mod candidate;
 pub mod catalog;
 mod connect;
 mod control;
@@ -12,6 +13,7 @@ pub mod migrations;
 mod own_schema;
 mod position;
 mod preflight;
+mod probe;
 mod recover;
 mod replication;
 mod setup;
@@ -23,6 +25,7 @@ mod synchronous;
 pub mod url;
 mod walsender;
 
+pub use candidate::{Candidate, Started};
 pub use connect::Connector;
 pub use control::ControlSession;
 pub use error::{Error, ServerError, SqlState, Step};
@@ -30,6 +33,7 @@ pub use frame::MAX_FRAME;
 pub use identifier::{PublicationName, QualifiedTable, SlotName};
 pub use position::{EventPosition, EventPositionError, commit_marker, flushed_position};
 pub use preflight::{Preflight, Source, Unfit, preflight};
+pub use probe::is_shutting_down;
 pub use recover::{RecoverReport, recover};
 pub use replication::{Incoming, Replication, StartOptions};
 pub use setup::{Outcome, SetupReport, SetupStep, TeardownReport, setup, teardown};

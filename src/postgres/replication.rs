@@ -15,7 +15,7 @@ use walrelay_engine::condense::{CondenseError, Condenser};
 use super::connect::Connector;
 use super::error::{Error, ServerError, SqlState, Step};
 use super::frame::{self, MAX_FRAME};
-use super::identifier::{PublicationName, SlotName, quote_identifier, quote_literal};
+use super::identifier::{PublicationName, SlotName};
 use super::startup::ServerVersion;
 use super::walsender::{SystemIdentity, Walsender, milliseconds, within};
 use crate::net::Progress;
@@ -67,31 +67,21 @@ impl ServerError {
 }
 
 impl Replication {
-    /// Connects and starts the stream at the slot's own position, within the connector's deadline.
-    ///
-    /// Always `0/0`: a position beyond the slot's confirmed one would skip events without a word, one before it is
-    /// moved up anyway.
-    ///
-    /// Cancel safety: dropping the future closes the connection.
-    ///
-    /// # Errors
-    /// Everything that keeps a session from being opened, and what the server says against streaming.
-    pub async fn start(connector: &Connector, options: &StartOptions) -> Result<Self, Error> {
-        let deadline = connector.deadline();
-        let name = application_name(connector, &options.slot);
-        let settings = session_settings(options.wal_sender_timeout);
-        let mut session = Walsender::open(connector, &name, &settings, deadline).await?;
-        let (identity, wal_end) = session.identify(deadline).await?;
-        session.send_query(&start_command(&options.slot, &options.publication));
-        within(deadline, Step::StartStreaming, await_copy_both(&mut session)).await?;
-        Ok(Self {
+    /// A session that has just answered START_REPLICATION with CopyBothResponse.
+    pub(super) const fn new(
+        session: Walsender,
+        identity: SystemIdentity,
+        wal_end: Lsn,
+        max_event_bytes: usize,
+    ) -> Self {
+        Self {
             session,
             identity,
             wal_end,
             current: 0,
-            max_event_bytes: options.max_event_bytes,
+            max_event_bytes,
             large: None,
-        })
+        }
     }
 
     /// Which cluster and timeline this session's positions belong to.
@@ -275,7 +265,7 @@ pub(super) fn application_name(connector: &Connector, slot: &SlotName) -> String
 
 /// What a walsender session needs set, whatever the server's, database's or role's defaults are: our own
 /// time-out, and the form of values as text.
-fn session_settings(wal_sender_timeout: Duration) -> Vec<(&'static str, String)> {
+pub(super) fn session_settings(wal_sender_timeout: Duration) -> Vec<(&'static str, String)> {
     let idle = (wal_sender_timeout.as_secs() / 2).max(1);
     [
         ("wal_sender_timeout", milliseconds(wal_sender_timeout)),
@@ -301,40 +291,6 @@ pub(super) fn text_settings() -> impl Iterator<Item = (&'static str, String)> {
     ]
     .into_iter()
     .map(|(name, value)| (name, value.to_owned()))
-}
-
-/// Protocol 1 and no `streaming`: whole committed transactions only.
-/// <https://www.postgresql.org/docs/current/protocol-logical-replication.html>
-fn start_command(slot: &SlotName, publication: &PublicationName) -> String {
-    format!(
-        "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {})",
-        quote_identifier(slot.as_str()),
-        // A list of identifiers within a literal.
-        quote_literal(&quote_identifier(publication.as_str())),
-    )
-}
-
-async fn await_copy_both(session: &mut Walsender) -> Result<(), Error> {
-    const STEP: Step = Step::StartStreaming;
-    loop {
-        let (tag, body) = frame::read_reply(&mut session.wire, STEP).await?;
-        match tag {
-            b'W' => return Ok(()),
-            b'E' => {
-                return Err(Error::Server {
-                    step: STEP,
-                    source: Box::new(ServerError::parse(&body)),
-                });
-            }
-            b'N' | b'S' => {}
-            _ => {
-                return Err(Error::Protocol {
-                    step: STEP,
-                    what: "an answer that is not CopyBothResponse",
-                });
-            }
-        }
-    }
 }
 
 /// Reads and drops `unread` bytes of the current frame, then frames until ReadyForQuery. Data is dropped as it comes,
@@ -400,15 +356,10 @@ mod tests {
             system_id: 7,
             timeline: 1,
         };
-        let replication = Replication {
-            session,
-            identity,
-            wal_end: Lsn::INVALID,
-            current: 0,
-            max_event_bytes: MAX_EVENT_BYTES,
-            large: None,
-        };
-        (replication, server)
+        (
+            Replication::new(session, identity, Lsn::INVALID, MAX_EVENT_BYTES),
+            server,
+        )
     }
 
     fn frames(list: &[(u8, &[u8])]) -> Vec<u8> {
@@ -417,15 +368,6 @@ mod tests {
             frame::write(&mut bytes, *tag, body);
         }
         bytes
-    }
-
-    #[test]
-    fn names_are_quoted_for_the_grammar_they_stand_in() {
-        let command = start_command(&"a_1".parse().unwrap(), &"My \"p'ub".parse().unwrap());
-        assert_eq!(
-            command,
-            r#"START_REPLICATION SLOT "a_1" LOGICAL 0/0 (proto_version '1', publication_names '"My ""p''ub"')"#
-        );
     }
 
     #[test]

@@ -5,18 +5,22 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::task::JoinHandle;
 use walrelay_engine::Lsn;
-use walrelay_engine::key::EventKey;
+use walrelay_engine::PgTimestamp;
+use walrelay_engine::flow::{RetryToken, StoredEvent};
+use walrelay_engine::key::{EventKey, TransactionKey};
 use walrelay_engine::window::Seq;
 
 use super::session::DatabaseSettings;
 use crate::fault::Fault;
-use crate::postgres::dead_letters::{self, NewDeadLetter};
+use crate::postgres::dead_letters::{self, NewDeadLetter, Reason, State};
 use crate::postgres::skips::{self, Skip};
-use crate::postgres::{ControlSession, Error, flushed_position, guard};
+use crate::postgres::{
+    ControlSession, Error, EventPosition, QualifiedTable, SlotName, flushed_position, guard,
+};
 
 /// The pause after a failed errand.
 const RETRY: Duration = Duration::from_secs(1);
@@ -47,8 +51,35 @@ pub(super) enum Errand {
         /// The event.
         key: EventKey,
     },
+    /// Look up a dead letter whose retry was asked for (R16).
+    LoadRetry {
+        /// The request.
+        token: RetryToken,
+        /// Which dead letter.
+        position: EventPosition,
+    },
+    /// Delete a dead letter that was delivered, or put one back whose retry failed (R15, R16).
+    RecordRetry {
+        /// What came of it.
+        retry: RetryRecord,
+        /// Our walsender's process id.
+        process_id: i32,
+    },
     /// Compare the publication with its baseline (R5).
     Guard,
+}
+
+/// What came of a retry.
+#[derive(Debug)]
+pub(super) struct RetryRecord {
+    /// The request.
+    pub(super) token: RetryToken,
+    /// The event.
+    pub(super) position: EventPosition,
+    /// Its id, where it has a usable one.
+    pub(super) event_id: Option<String>,
+    /// Why it failed, also in words; none where it was delivered.
+    pub(super) failure: Option<(Reason, String)>,
 }
 
 /// What came of it.
@@ -74,6 +105,22 @@ pub(super) enum Done {
     },
     /// A skip is on record as settled.
     Recorded,
+    /// A dead letter was looked up.
+    RetryLoaded {
+        /// The request.
+        token: RetryToken,
+        /// The dead letter, where it is being retried.
+        event: Option<Box<StoredEvent>>,
+    },
+    /// What came of a retry is stored.
+    RetryRecorded {
+        /// What came of it.
+        retry: RetryRecord,
+        /// Where its transaction ends, at most.
+        end: Lsn,
+        /// How many dead letters are pending now.
+        pending: u64,
+    },
     /// The publication is as it was.
     Guarded,
 }
@@ -172,9 +219,70 @@ async fn carry_out(
             skips::settled(session, &skip, &key).await?;
             Done::Recorded
         }
+        Errand::LoadRetry { token, position } => Done::RetryLoaded {
+            token,
+            event: retrying(session, slot, position).await?.map(Box::new),
+        },
+        Errand::RecordRetry { retry, process_id } => {
+            let position = retry.position;
+            let end = match &retry.failure {
+                None => dead_letters::settle_retry(session, slot, position, process_id).await?,
+                Some((reason, detail)) => {
+                    dead_letters::fail_retry(session, slot, position, *reason, detail, process_id).await?
+                }
+            };
+            Done::RetryRecorded {
+                retry,
+                end,
+                pending: dead_letters::pending_count(session, slot).await?,
+            }
+        }
         Errand::Guard => {
             guard::check(session, &settings.source).await?;
             Done::Guarded
         }
+    })
+}
+
+/// The event of a dead letter, if that is being retried: not every message says the truth (R16).
+async fn retrying(
+    session: &ControlSession,
+    slot: &SlotName,
+    position: EventPosition,
+) -> Result<Option<StoredEvent>, Error> {
+    let Some(letter) = dead_letters::load(session, slot, position).await? else {
+        return Ok(None);
+    };
+    let summary = letter.summary;
+    if summary.state != State::Retrying {
+        return Ok(None);
+    }
+    // Printed by us, so it parses; if not, there is no such table.
+    let outbox = summary.outbox.parse().unwrap_or(QualifiedTable {
+        schema: String::new(),
+        name: summary.outbox,
+    });
+    Ok(Some(StoredEvent {
+        key: EventKey {
+            transaction: TransactionKey {
+                commit_lsn: position.commit_lsn,
+                xid: summary.xid,
+                commit_time: timestamp(summary.commit_time),
+            },
+            tx_seq: position.tx_seq,
+        },
+        event_id: summary.event_id,
+        payload_type: dead_letters::payload_type(session, &outbox).await?,
+        schema: outbox.schema,
+        table: outbox.name,
+        columns: letter.columns.0,
+    }))
+}
+
+fn timestamp(time: SystemTime) -> PgTimestamp {
+    let micros = |distance: Duration| i64::try_from(distance.as_micros()).unwrap_or(i64::MAX);
+    PgTimestamp::from_unix_micros(match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => micros(after),
+        Err(before) => -micros(before.duration()),
     })
 }

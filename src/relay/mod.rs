@@ -3,11 +3,15 @@
 mod backoff;
 mod errands;
 mod faults;
+mod held;
 mod session;
 mod side;
+mod standby;
 mod status;
 mod supervisor;
+mod wake;
+mod watch;
 
 pub use session::DatabaseSettings;
-pub use status::{Delivery, SideState, SideStatus, Status};
+pub use status::{Delivery, Role, SideState, SideStatus, Status};
 pub use supervisor::{CareSettings, Ending, RelaySettings, run};

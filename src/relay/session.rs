@@ -1,8 +1,10 @@
 //! Opening a session: set-up where it was asked for, the look before streaming, then the stream.
 
+use super::standby::{self, Waits};
 use crate::fault::Fault;
 use crate::postgres::{
-    self, Connector, ControlSession, Error, Preflight, Replication, Source, StartOptions, guard,
+    self, Candidate, Connector, ControlSession, Error, Preflight, Replication, Source, StartOptions, Started,
+    guard,
 };
 
 /// What a session is opened with.
@@ -18,35 +20,53 @@ pub struct DatabaseSettings {
     pub auto_setup: bool,
 }
 
-/// Opens a session. Every step has the connector's deadline.
+/// Opens a session, waiting for as long as another process streams from the slot. Every other step has the connector's
+/// deadline. `waits` is told who it is that has the slot.
 ///
 /// # Errors
 /// Why there is none, as an operator must see it.
-pub(super) async fn open(settings: DatabaseSettings) -> Result<Replication, Fault> {
-    start(&settings)
+pub(super) async fn open(settings: DatabaseSettings, waits: Waits) -> Result<Replication, Fault> {
+    start(&settings, &waits)
         .await
         .map_err(|error| Fault::new(error.kind(), &error))
 }
 
-async fn start(settings: &DatabaseSettings) -> Result<Replication, Error> {
+async fn start(settings: &DatabaseSettings, waits: &Waits) -> Result<Replication, Error> {
     if settings.auto_setup {
         let report = postgres::setup(&settings.connector, &settings.source).await?;
         for step in &report.steps {
             tracing::info!(what = step.what, outcome = %step.outcome, "set-up");
         }
     }
-    // The SQL session ends before the stream starts: an idle one would hold up a smart shutdown (I8).
+    look(settings).await?;
+    let mut candidate = Candidate::open(&settings.connector, &settings.start).await?;
+    loop {
+        if standby::wait_for_slot(&mut candidate, settings, waits).await? {
+            // Days may have passed.
+            look(settings).await?;
+        }
+        let deadline = settings.connector.deadline();
+        candidate = match candidate.start(&settings.start, deadline).await? {
+            Started::Streaming(session) => return Ok(session),
+            Started::SlotInUse(candidate) => candidate,
+        };
+    }
+}
+
+/// Checks that everything fits. The SQL session ends before the stream starts: an idle one would hold up a smart shutdown
+/// (I8).
+async fn look(settings: &DatabaseSettings) -> Result<(), Error> {
     let control = ControlSession::open(&settings.connector, &settings.source.slot).await?;
-    let found = look(&control, &settings.source).await;
+    let found = check(&control, &settings.source).await;
     control.close().await;
     for table in found?.others {
         tracing::warn!(table = %table, "the publication has a table that is not configured: a row in it will halt delivery");
     }
-    Replication::start(&settings.connector, &settings.start).await
+    Ok(())
 }
 
 /// Is everything there, and as it was left (R5)?
-async fn look(control: &ControlSession, source: &Source) -> Result<Preflight, Error> {
+async fn check(control: &ControlSession, source: &Source) -> Result<Preflight, Error> {
     let found = postgres::preflight(control, source).await?;
     guard::check(control, source).await?;
     Ok(found)

@@ -108,6 +108,30 @@ impl<C: Send + 'static> Side<C> {
         self.struck_while_up && fault.is_some_and(|fault| fault.kind.class() == Class::Halted)
     }
 
+    /// Whether there is neither a connection nor a try to make one.
+    pub(super) const fn is_idle(&self) -> bool {
+        matches!(self.state, State::Waiting { .. })
+    }
+
+    /// Whether a try to connect waits for its turn.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.status.state == SideState::Waiting
+    }
+
+    /// The try that runs waits for its turn, which may take days. Returns whether it does: no effect without a try.
+    pub(super) fn waits(&mut self) -> bool {
+        let opening = matches!(self.state, State::Opening { .. });
+        if opening {
+            self.struck_while_up = false;
+            self.status = SideStatus {
+                state: SideState::Waiting,
+                since: SystemTime::now(),
+                fault: None,
+            };
+        }
+        opening
+    }
+
     /// It is up. A doubtful one keeps its fault until it has proved itself, so that readiness does not flap.
     pub(super) fn opened(&mut self, connection: C, now: Instant) {
         self.state = State::Up {

@@ -12,6 +12,8 @@ use crate::fault::{Class, Fault, FaultKind};
 pub struct Status {
     /// The slot it streams from.
     pub slot: String,
+    /// Whose turn it is.
+    pub role: Role,
     /// PostgreSQL's side.
     pub database: SideStatus,
     /// RabbitMQ's side.
@@ -30,6 +32,8 @@ pub struct Status {
     pub durable: Option<Lsn>,
     /// How far the log has been received, while a session is up.
     pub received: Option<Lsn>,
+    /// Positions reported to PostgreSQL.
+    pub status_updates: u64,
     /// Sessions opened.
     pub sessions: u64,
     /// Links opened.
@@ -38,6 +42,26 @@ pub struct Status {
     pub ticked: Instant,
     /// When an event was last settled.
     pub progressed: Option<SystemTime>,
+}
+
+/// Whose turn it is to stream from the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// This process's, as far as is known.
+    Active,
+    /// Another one's, and this one waits.
+    Standby,
+}
+
+impl Role {
+    /// The word for it in JSON and metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Standby => "standby",
+        }
+    }
 }
 
 /// How one side stands, since when, and why.
@@ -58,6 +82,8 @@ pub enum SideState {
     Connecting,
     /// Connected.
     Up,
+    /// Connected, and waiting for the slot that another process streams from.
+    Waiting,
     /// Not connected; tried again by itself.
     Down,
 }
@@ -69,6 +95,7 @@ impl SideState {
         match self {
             Self::Connecting => "connecting",
             Self::Up => "up",
+            Self::Waiting => "waiting",
             Self::Down => "down",
         }
     }
@@ -101,6 +128,7 @@ impl Status {
         };
         Self {
             slot,
+            role: Role::Active,
             database: side.clone(),
             broker: side,
             delivery: Delivery::Flowing,
@@ -110,6 +138,7 @@ impl Status {
             held: 0,
             durable: None,
             received: None,
+            status_updates: 0,
             sessions: 0,
             links: 0,
             ticked: Instant::now(),
@@ -117,7 +146,7 @@ impl Status {
         }
     }
 
-    /// Whether a committed event would be delivered now.
+    /// Whether a committed event would be delivered now; of a standby, whether it would be if the slot were free.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.database.is_of_use() && self.broker.is_of_use() && matches!(self.delivery, Delivery::Flowing)
@@ -150,9 +179,9 @@ impl SideStatus {
         }
     }
 
-    /// Whether it is connected and nothing speaks against it.
+    /// Whether it is connected, or waits for its turn, and nothing speaks against it.
     #[must_use]
     pub fn is_of_use(&self) -> bool {
-        self.state == SideState::Up && self.fault.is_none()
+        matches!(self.state, SideState::Up | SideState::Waiting) && self.fault.is_none()
     }
 }

@@ -3,28 +3,32 @@
 //! One task owns everything. Each turn does all that is possible without waiting, then waits for either socket, a try
 //! to connect, a deadline or the request to stop.
 
+mod connections;
 mod errands;
+mod retries;
+mod role;
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use walrelay_engine::PgTimestamp;
-use walrelay_engine::flow::{
-    Discarded, Flow, FlowConfig, Intake, LogIdentity, Positions, StreamError, Timeout,
-};
-use walrelay_engine::key::EventKey;
+use walrelay_engine::flow::{Flow, FlowConfig, Intake, Positions, Timeout};
 use walrelay_engine::walsender::StatusUpdate;
 
 use errands::Care;
 pub use errands::CareSettings;
 
 use super::errands::Errands;
+use super::held::{HeldTold, tell_discarded};
+use super::session;
 use super::side::Side;
+use super::standby::Waits;
 use super::status::{Delivery, Status};
-use super::{faults, session};
-use crate::fault::{Class, Fault, FaultKind};
+use super::wake::Wake;
+use super::watch::Watch;
+use crate::fault::{Fault, FaultKind};
 use crate::net::Progress;
 use crate::postgres::{Incoming, Replication};
 use crate::rabbitmq::{BrokerError, Connector, Link, LinkEvent};
@@ -83,8 +87,15 @@ struct Relay {
     errands: Errands,
     care: Care,
     status: watch::Sender<Status>,
-    /// The held event that has been told of, and why it is held.
-    held: Option<(EventKey, FaultKind)>,
+    /// Looks out for the server's shutdown, while a session is up.
+    watch: Option<Watch>,
+    /// The session that is being opened tells here that it waits for the slot.
+    waiting: mpsc::Receiver<String>,
+    waits: Waits,
+    wake: Wake,
+    /// After a standstill: nothing is published before the database has said whose turn it is.
+    role_unknown: bool,
+    held: HeldTold,
     /// When the grace of a requested stop is over.
     stop_by: Option<Instant>,
     halted: Option<FaultKind>,
@@ -92,15 +103,21 @@ struct Relay {
 
 impl Relay {
     fn new(settings: RelaySettings, status: watch::Sender<Status>) -> Self {
+        let (waits, waiting) = mpsc::channel(1);
         Self {
             flow: Flow::new(settings.flow.clone()),
             errands: Errands::new(),
             care: Care::new(Instant::now(), &settings.care),
+            wake: Wake::new(settings.database.start.wal_sender_timeout),
             settings,
             database: Side::new("database"),
             broker: Side::new("broker"),
             status,
-            held: None,
+            watch: None,
+            waiting,
+            waits,
+            role_unknown: false,
+            held: HeldTold::default(),
             stop_by: None,
             halted: None,
         }
@@ -129,12 +146,16 @@ impl Relay {
 
     /// Everything that is possible without waiting. The broker's answers come first: they make room.
     fn turn(&mut self, now: Instant) {
+        self.notice_standstill(now);
         if self.stop_by.is_none() {
-            let settings = &self.settings.database;
-            self.database.open_if_due(now, || session::open(settings.clone()));
+            let (settings, waits) = (&self.settings.database, &self.waits);
+            self.database
+                .open_if_due(now, || session::open(settings.clone(), waits.clone()));
         }
-        let connector = &self.settings.broker;
-        self.broker.open_if_due(now, || open_link(connector.clone()));
+        if !self.role_unknown {
+            let connector = &self.settings.broker;
+            self.broker.open_if_due(now, || open_link(connector.clone()));
+        }
         if let Err(error) = self.read_link(now) {
             self.fail_link(&error, now);
         }
@@ -150,8 +171,16 @@ impl Relay {
         }
         self.send_status(now);
         self.start_errand(now);
-        self.tell_discarded();
-        self.tell_held();
+        if let Some(watch) = &mut self.watch {
+            watch.look_if_due(!self.flow.wants_stream(), &self.settings.database, now);
+        }
+        tell_discarded(&mut self.flow);
+        if let Some(delivery) = self
+            .held
+            .tell(&self.flow, self.settings.database.source.slot.as_str())
+        {
+            self.status.send_modify(|status| status.delivery = delivery);
+        }
     }
 
     /// Takes in what the broker has said.
@@ -187,7 +216,13 @@ impl Relay {
             match session.next_frame() {
                 Ok(None) => return,
                 Ok(Some(Incoming::Data(payload))) => match self.flow.handle_stream(payload, now) {
-                    Ok(Intake::Taken) => session.consume_frame(),
+                    Ok(Intake::Taken) => {
+                        if let Some(watch) = &mut self.watch {
+                            watch.frame_taken(payload, self.flow.durable(), now);
+                        }
+                        session.consume_frame();
+                        retries::sort(&mut self.flow, &self.settings.database.source.slot);
+                    }
                     Ok(Intake::NoRoom) => return,
                     Err(error) => return self.fail_stream(&error, now),
                 },
@@ -236,13 +271,19 @@ impl Relay {
         let Some(session) = self.database.up() else { return };
         if let Some(positions) = self.flow.poll_status(now) {
             session.queue_status(&status_update(positions).encode());
+            self.status.send_modify(|status| status.status_updates += 1);
         }
     }
 
-    /// Polls both sockets and both tries to connect. What they bring is dealt with in the next turn.
+    /// Polls both sockets, both tries to connect and the look for a shutdown. What they bring is dealt with in the next
+    /// turn.
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let now = Instant::now();
-        let mut worked = false;
+        let mut worked = self.notice_standstill(now);
+        if let Poll::Ready(Some(holder)) = self.waiting.poll_recv(cx) {
+            worked = true;
+            self.stand_by(&holder, now);
+        }
         if let Poll::Ready(result) = self.database.poll_opened(cx) {
             worked = true;
             self.session_opened(result, now);
@@ -254,6 +295,16 @@ impl Relay {
         if let Poll::Ready(result) = self.errands.poll(cx) {
             worked = true;
             self.errand_done(result, now);
+        }
+        if let Some(watch) = &mut self.watch
+            && let Poll::Ready(shutting_down) = watch.poll_look(cx)
+        {
+            worked = true;
+            if shutting_down {
+                let message = "the server shuts down, and not everything is confirmed".to_owned();
+                let kind = FaultKind::DatabaseRestarting;
+                self.fail_session(Fault { kind, message }, now);
+            }
         }
         if let Some(link) = self.broker.up()
             && let Poll::Ready(result) = link.poll_io(cx, now.into())
@@ -282,183 +333,6 @@ impl Relay {
             }
         }
         if worked { Poll::Ready(()) } else { Poll::Pending }
-    }
-
-    fn session_opened(&mut self, result: Result<Replication, Fault>, now: Instant) {
-        let session = match result {
-            Ok(session) => session,
-            Err(fault) => return self.fail_session(fault, now),
-        };
-        // Set-up is for the start; a slot that goes missing later must not come back empty.
-        self.settings.database.auto_setup = false;
-        let identity = session.identity();
-        if !self.database.is_in_doubt() {
-            tracing::info!(
-                slot = %self.settings.database.source.slot,
-                server_version = %session.server_version(),
-                system_id = identity.system_id,
-                timeline = identity.timeline,
-                "replication session started"
-            );
-        }
-        let identity = LogIdentity {
-            system_id: identity.system_id,
-            timeline: identity.timeline,
-        };
-        if self.flow.session_started(identity, now) {
-            let message = "the database is another one than before".to_owned();
-            self.drop_link(
-                Fault {
-                    kind: FaultKind::BrokerClosed,
-                    message,
-                },
-                now,
-            );
-        }
-        self.database.opened(session, now);
-        self.status.send_modify(|status| status.sessions += 1);
-    }
-
-    fn link_opened(&mut self, result: Result<Link, Fault>, now: Instant) {
-        let link = match result {
-            Ok(link) => link,
-            Err(fault) => return self.lose_link(fault, now),
-        };
-        if !self.broker.is_in_doubt() {
-            tracing::info!(
-                server_version = link.server_version(),
-                frame_max = link.frame_max(),
-                "broker link up"
-            );
-        }
-        self.flow.link_up(link.frame_max(), link.max_message_bytes(), now);
-        self.broker.opened(link, now);
-        self.status.send_modify(|status| status.links += 1);
-    }
-
-    fn fail_stream(&mut self, error: &StreamError, now: Instant) {
-        if matches!(error, StreamError::Diverged { .. }) {
-            self.flow.forget();
-            let message = "the database is another one than before".to_owned();
-            self.drop_link(
-                Fault {
-                    kind: FaultKind::BrokerClosed,
-                    message,
-                },
-                now,
-            );
-        }
-        self.fail_session(Fault::new(faults::stream_kind(error), error), now);
-    }
-
-    fn fail_session(&mut self, fault: Fault, now: Instant) {
-        self.note_halt(fault.kind);
-        self.flow.session_lost();
-        drop(self.database.failed(fault, now));
-    }
-
-    fn fail_link(&mut self, error: &BrokerError, now: Instant) {
-        let fault = Fault::new(error.kind(), error);
-        // With a column in its name, a missing exchange is the fault of the event that named it.
-        let of_event = matches!(
-            fault.kind,
-            FaultKind::ExchangeMissing | FaultKind::ExchangeForbidden
-        ) && self.settings.broker.exchanges.is_empty();
-        if let BrokerError::Closed {
-            reply_code,
-            reply_text,
-            ..
-        } = error
-            && (of_event || fault.kind == FaultKind::MessageRefused)
-        {
-            self.flow.link_refused(*reply_code, reply_text, now);
-            return self.lose_link(
-                Fault {
-                    kind: FaultKind::BrokerClosed,
-                    ..fault
-                },
-                now,
-            );
-        }
-        self.lose_link(fault, now);
-    }
-
-    /// Gives up a link for a reason of ours.
-    fn drop_link(&mut self, fault: Fault, now: Instant) {
-        if self.broker.up().is_some() {
-            self.lose_link(fault, now);
-        }
-    }
-
-    fn lose_link(&mut self, fault: Fault, now: Instant) {
-        self.note_halt(fault.kind);
-        self.flow.link_lost();
-        if let Some(link) = self.broker.failed(fault, now) {
-            // Nothing waits for this task: it answers the broker's close, or the deadline drops the socket.
-            tokio::spawn(link.dismiss((now + FAREWELL).into()));
-        }
-    }
-
-    fn note_halt(&mut self, kind: FaultKind) {
-        if self.settings.exit_on_halt && kind.class() == Class::Halted {
-            self.halted = Some(kind);
-        }
-    }
-
-    /// Says which event is held, once for each, and when it no longer is.
-    fn tell_held(&mut self) {
-        let held = self.flow.held();
-        let told = held
-            .as_ref()
-            .map(|held| (held.key, faults::held_kind(held.failure)));
-        // A held event that is being tried again is held until the broker has answered for it.
-        if told == self.held || (told.is_none() && self.flow.is_probing()) {
-            return;
-        }
-        let delivery = match held {
-            None => {
-                tracing::info!("held event is settled, delivery goes on");
-                Delivery::Flowing
-            }
-            Some(held) => {
-                let fault = faults::held(&held);
-                tracing::error!(
-                    slot = %self.settings.database.source.slot,
-                    event_id = held.message_id,
-                    commit_lsn = %held.key.transaction.commit_lsn,
-                    tx_seq = held.key.tx_seq,
-                    exchange = held.exchange,
-                    routing_key = held.routing_key,
-                    cause = fault.kind.label(),
-                    error = fault.message,
-                    remedy = fault.kind.remedy(),
-                    "event is held"
-                );
-                Delivery::Held {
-                    since: SystemTime::now(),
-                    fault,
-                }
-            }
-        };
-        self.held = told;
-        self.status.send_modify(|status| status.delivery = delivery);
-    }
-
-    fn tell_discarded(&mut self) {
-        for Discarded {
-            key,
-            message_id,
-            failure,
-        } in self.flow.take_discarded()
-        {
-            tracing::warn!(
-                event_id = message_id,
-                commit_lsn = %key.transaction.commit_lsn,
-                tx_seq = key.tx_seq,
-                cause = faults::held_kind(&failure).label(),
-                "event discarded by policy"
-            );
-        }
     }
 
     fn stop(&mut self) {
@@ -510,17 +384,21 @@ impl Relay {
             .up()
             .and_then(|link| link.deadline())
             .map(tokio::time::Instant::into_std);
+        let broker = self.broker.deadline().filter(|_| !self.role_unknown);
+        let look = self.watch.as_ref().and_then(Watch::deadline);
+        let errand = self.errand_deadline();
         [
             self.flow.deadline(),
             database,
-            self.broker.deadline(),
+            broker,
             link,
+            look,
+            errand,
             self.stop_by,
-            self.errand_deadline(),
         ]
         .into_iter()
         .flatten()
-        .fold(now + TICK, Instant::min)
+        .fold(now + TICK.min(self.wake.tick()), Instant::min)
     }
 
     fn tell_status(&mut self, now: Instant) {

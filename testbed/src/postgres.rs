@@ -274,7 +274,7 @@ impl Postgres {
         process::run("initdb".to_owned(), initdb).await?;
         let mut conf = format!(
             "listen_addresses = '127.0.0.1'\nport = {}\nunix_socket_directories = {}\nwal_level = logical\nfsync = off\n\
-             max_replication_slots = 100\nmax_wal_senders = 100\nmax_connections = 200\nlog_line_prefix = '%m [%p] %a '\n",
+             max_replication_slots = 1000\nmax_wal_senders = 100\nmax_connections = 200\nlog_line_prefix = '%m [%p] %a '\n",
             self.port,
             quoted(&self.socket_dir().to_string_lossy()),
         );

@@ -169,7 +169,10 @@ async fn a_role_that_may_not_replicate_is_named_and_heals() -> Result<()> {
     .await?;
     world
         .database
-        .execute(&format!("alter role {role} replication"))
+        .execute(&format!(
+            "alter role {role} replication; grant usage on schema walrelay to {role};
+             grant select on walrelay.state to {role}"
+        ))
         .await?;
     relay.wait_ready(LONG).await?;
     Ok(())
@@ -238,7 +241,7 @@ async fn a_physical_slot_or_one_of_another_database_is_refused() -> Result<()> {
 
 #[tokio::test]
 async fn a_table_that_is_not_published_heals_when_it_is_added() -> Result<()> {
-    spoilt(
+    spoilt_publication(
         "alter publication walrelay drop table outbox_events",
         ("table_not_published", &["public.outbox_events", "walrelay"]),
         "alter publication walrelay add table outbox_events",
@@ -248,7 +251,7 @@ async fn a_table_that_is_not_published_heals_when_it_is_added() -> Result<()> {
 
 #[tokio::test]
 async fn a_missing_publication_is_named() -> Result<()> {
-    spoilt(
+    spoilt_publication(
         "drop publication walrelay",
         ("publication_missing", &["walrelay"]),
         // Only because nothing was written meanwhile: a slot does not see a publication that is younger.
@@ -259,7 +262,7 @@ async fn a_missing_publication_is_named() -> Result<()> {
 
 #[tokio::test]
 async fn a_publication_without_inserts_is_refused() -> Result<()> {
-    spoilt(
+    spoilt_publication(
         "alter publication walrelay set (publish = 'update')",
         ("publication_unfit", &["walrelay", "insert"]),
         "alter publication walrelay set (publish = 'insert')",
@@ -269,7 +272,7 @@ async fn a_publication_without_inserts_is_refused() -> Result<()> {
 
 #[tokio::test]
 async fn a_row_filter_is_refused() -> Result<()> {
-    spoilt(
+    spoilt_publication(
         "alter publication walrelay set table outbox_events where (aggregate_id > 5)",
         ("publication_unfit", &["row filter", "public.outbox_events"]),
         "alter publication walrelay set table outbox_events",
@@ -279,7 +282,7 @@ async fn a_row_filter_is_refused() -> Result<()> {
 
 #[tokio::test]
 async fn an_unlogged_table_is_refused() -> Result<()> {
-    spoilt(
+    spoilt_publication(
         "alter publication walrelay drop table outbox_events; alter table outbox_events set unlogged",
         ("table_unlogged", &["public.outbox_events", "WAL"]),
         "alter table outbox_events set logged; alter publication walrelay add table outbox_events",
@@ -604,14 +607,41 @@ async fn asking_postgres() -> Result<&'static Postgres> {
 }
 
 /// Sets up, spoils by SQL, sees the relay name it, mends by SQL, sees events pass without a restart.
-async fn spoilt(spoil: &str, (cause, words): (&str, &[&str]), mend: &str) -> Result<()> {
+async fn spoilt(spoil: &str, complaint: (&str, &[&str]), mend: &str) -> Result<()> {
+    let (world, mut relay) = named_when_spoilt(spoil, complaint).await?;
+    world.database.execute(mend).await?;
+    flows_again(&world, &mut relay).await
+}
+
+/// The same for what the guard watches: mended, it is not what set-up left, so a person has to say that it will do (R5).
+async fn spoilt_publication(spoil: &str, complaint: (&str, &[&str]), mend: &str) -> Result<()> {
+    let (world, mut relay) = named_when_spoilt(spoil, complaint).await?;
+    world.database.execute(mend).await?;
+    relay
+        .wait_readiness("the guard's word", LONG, |readiness| {
+            readiness.json["database"]["cause"] == "publication_changed"
+        })
+        .await?;
+    let recovered = relay.run_command(&["recover"]).await?;
+    anyhow::ensure!(
+        recovered.code() == Some(0),
+        "recover failed: {}",
+        recovered.stderr
+    );
+    flows_again(&world, &mut relay).await
+}
+
+async fn named_when_spoilt(spoil: &str, (cause, words): (&str, &[&str])) -> Result<(World, Relay)> {
     let world = World::new().await?;
     let mut relay = world.relay().build()?;
     relay.setup().await?;
     world.database.execute(spoil).await?;
     relay.start()?;
     complains(&mut relay, Part::Database, cause, words).await?;
-    world.database.execute(mend).await?;
+    Ok((world, relay))
+}
+
+async fn flows_again(world: &World, relay: &mut Relay) -> Result<()> {
     relay.wait_ready(LONG).await?;
     let recorder = world.recorder().await?;
     world.commit_events(1).await?;

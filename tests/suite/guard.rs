@@ -100,6 +100,12 @@ async fn r5_every_way_to_lose_rows_is_named() -> Result<()> {
         ),
     ] {
         let set_up = SetUp::new().await?;
+        let version = set_up
+            .text("select current_setting('server_version_num')")
+            .await?;
+        if change.contains("tables in schema") && version.as_str() < "150000" {
+            continue;
+        }
         set_up.change(change).await?;
         assert_eq!(
             set_up.guard().await?,

@@ -150,6 +150,13 @@ async fn metrics_have_help_and_type_and_move_with_the_events() -> Result<()> {
         .database
         .execute("alter publication walrelay add table outbox_events")
         .await?;
+    // What was changed and changed back needs a person's word (R5).
+    let recovered = relay.run_command(&["recover"]).await?;
+    anyhow::ensure!(
+        recovered.code() == Some(0),
+        "recover failed: {}",
+        recovered.stderr
+    );
     relay.wait_ready(LONG).await?;
     let healed = relay.metrics().await?;
     assert_eq!(healed.value("walrelay_halted", &reason), None);

@@ -214,6 +214,7 @@ async fn a_hold_that_costs_too_much_wal_ends_in_a_dead_letter() -> Result<()> {
         grown.is_ok() && recorder.distinct_count() == 1
     })
     .await?;
+    confirmed(&world).await?;
     assert_eq!(counter(&relay, "walrelay_dead_lettered_total").await?, 1.0);
     Ok(())
 }

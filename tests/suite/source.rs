@@ -3,7 +3,8 @@
 use anyhow::{Context as _, Result};
 use tokio_postgres::Client;
 use walrelay::postgres::{
-    Connector, ControlSession, Error, Replication, SetupReport, Source, StartOptions, setup,
+    Candidate, Connector, ControlSession, Error, Replication, SetupReport, Source, StartOptions, Started,
+    setup,
 };
 use walrelay_testbed::{CommandOutput, Database, Relay, RelayBuilder, shared_postgres};
 
@@ -72,7 +73,10 @@ impl SetUp {
             wal_sender_timeout: LONG,
             max_event_bytes: 16 * 1024 * 1024,
         };
-        let stream = Replication::start(&self.connector, &options).await?;
+        let candidate = Candidate::open(&self.connector, &options).await?;
+        let Started::Streaming(stream) = candidate.start(&options, self.connector.deadline()).await? else {
+            anyhow::bail!("the slot is in use")
+        };
         let pid = stream.process_id().context("a process id")?;
         Ok((stream, pid))
     }

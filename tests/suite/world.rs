@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use tokio_postgres::Client;
-use walrelay_testbed::{Database, Recorder, Relay, RelayBuilder, Vhost, shared_postgres, shared_rabbitmq};
+use walrelay_testbed::{
+    Database, Delivery, Postgres, RabbitMq, Recorder, Relay, RelayBuilder, Vhost, eventually_some,
+    shared_postgres, shared_rabbitmq,
+};
 
 /// Longer than anything here takes on a slow machine; a test that waits so long has failed.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -23,8 +26,13 @@ pub(crate) struct World {
 impl World {
     /// A fresh database and a vhost in which every routing key reaches [`QUEUE`].
     pub(crate) async fn new() -> Result<Self> {
-        let database = shared_postgres().await?.database().await?;
-        let vhost = shared_rabbitmq().await?.vhost().await?;
+        Self::on(shared_postgres().await?, shared_rabbitmq().await?).await
+    }
+
+    /// As [`new`](Self::new), on servers of the test's own.
+    pub(crate) async fn on(postgres: &Postgres, broker: &RabbitMq) -> Result<Self> {
+        let database = postgres.database().await?;
+        let vhost = broker.vhost().await?;
         vhost.declare_route(EXCHANGE, QUEUE).await?;
         let client = database.client().await?;
         Ok(Self {
@@ -59,6 +67,37 @@ impl World {
         }
         Ok(ids)
     }
+
+    /// The flushed position of this world's slot: the durable LSN as PostgreSQL knows it.
+    pub(crate) async fn flushed(&self) -> Result<i64> {
+        let sql =
+            "select (confirmed_flush_lsn - '0/0')::bigint from pg_replication_slots where slot_name = $1";
+        let slot = format!("slot_{}", self.database.name());
+        Ok(self.client.query_one(sql, &[&slot]).await?.get(0))
+    }
+
+    /// Waits until the slot's flushed position is `position` or more.
+    pub(crate) async fn wait_flushed(&self, position: i64) -> Result<()> {
+        let what = format!("the slot to be flushed up to {position}");
+        eventually_some(&what, LONG, async || match self.flushed().await {
+            Ok(flushed) if flushed < position => None,
+            other => Some(other.map(drop)),
+        })
+        .await?
+    }
+}
+
+/// The end of the WAL: above the commits that the client has seen, not above those to come.
+pub(crate) async fn wal_end(client: &Client) -> Result<i64> {
+    let row = client
+        .query_one("select (pg_current_wal_insert_lsn() - '0/0')::bigint", &[])
+        .await?;
+    Ok(row.get(0))
+}
+
+/// A single text out of the database.
+pub(crate) async fn text(client: &Client, sql: &str) -> Result<String> {
+    Ok(client.query_one(sql, &[]).await?.get(0))
 }
 
 /// Inserts one event in a transaction of its own, or in the one that is open. Returns its id.
@@ -72,4 +111,16 @@ pub(crate) async fn insert_event(client: &Client, number: usize) -> Result<Strin
         )
         .await?;
     Ok(row.get(0))
+}
+
+/// A text among a message's headers.
+pub(crate) fn header<'a>(delivery: &'a Delivery, name: &str) -> Option<&'a str> {
+    let headers = delivery.properties.headers().as_ref()?.inner();
+    std::str::from_utf8(headers.get(name)?.as_long_string()?.as_bytes()).ok()
+}
+
+/// `X/Y` as a number.
+pub(crate) fn position(lsn: &str) -> Result<i64> {
+    let (high, low) = lsn.split_once('/').context("an LSN")?;
+    Ok(i64::from_str_radix(high, 16)? << 32 | i64::from_str_radix(low, 16)?)
 }

@@ -3,8 +3,10 @@
 use std::mem;
 use std::time::Instant;
 
+use super::retries::{PLACE, Turn};
 use super::{Flow, Link};
 use crate::Lsn;
+use crate::amqp::Message;
 use crate::confirms::{ConfirmError, Outcome};
 use crate::event::InvalidRow;
 use crate::rate::Rate;
@@ -48,6 +50,7 @@ impl Flow {
         self.probe = None;
         self.confirms.clear();
         self.window.requeue_sent();
+        self.retries.link_lost();
     }
 
     /// The broker stops (`connection.blocked`) or resumes taking messages.
@@ -76,20 +79,19 @@ impl Flow {
                 self.paced = true;
                 break;
             }
+            if seq == PLACE {
+                if self.publish_retry(frame_max, max_message_bytes, out, now) {
+                    if let Some(rate) = &mut self.rate {
+                        rate.sent(now);
+                    }
+                    published += 1;
+                }
+                continue;
+            }
             let Some(message) = self.window.entry(seq).and_then(|entry| entry.message.as_ref()) else {
                 break;
             };
-            let unfit = if message.body_len() > max_message_bytes {
-                Some(InvalidRow::BodyTooLarge {
-                    length: message.body_len(),
-                    limit: max_message_bytes,
-                })
-            } else if !message.fits(frame_max) {
-                Some(InvalidRow::HeadersTooLarge { frame_max })
-            } else {
-                None
-            };
-            if let Some(reason) = unfit {
+            if let Some(reason) = unfit(message, frame_max, max_message_bytes) {
                 let id = message.message_id().map(str::to_owned);
                 self.fail(seq, Failure::Invalid { id, reason }, now);
                 continue;
@@ -139,7 +141,9 @@ impl Flow {
     pub fn handle_return(&mut self, position: (Lsn, u64), reply_code: u16) -> Result<(), DeliveryError> {
         let (commit_lsn, tx_seq) = position;
         let seq = self.window.find(position);
-        match seq.is_some_and(|seq| self.confirms.returned(seq, reply_code)) {
+        let is_known = seq.is_some_and(|seq| self.confirms.returned(seq, reply_code))
+            || (self.retries.is_sent(position) && self.confirms.returned(PLACE, reply_code));
+        match is_known {
             true => Ok(()),
             false => Err(DeliveryError::UnknownReturn { commit_lsn, tx_seq }),
         }
@@ -149,7 +153,7 @@ impl Flow {
     /// is probed alone (rule 11).
     pub(super) fn fail_unanswered(&mut self, now: Instant) {
         if let Some((seq, _)) = self.confirms.oldest() {
-            self.fail(seq, Failure::Unanswered, now);
+            self.fail_sent(seq, Failure::Unanswered, now);
         }
         self.link_lost();
     }
@@ -159,7 +163,7 @@ impl Flow {
     pub fn link_refused(&mut self, reply_code: u16, reply_text: &str, now: Instant) {
         match (self.confirms.outstanding(), self.confirms.oldest()) {
             (1, Some((seq, _))) => {
-                self.fail(
+                self.fail_sent(
                     seq,
                     Failure::Refused {
                         reply_code,
@@ -168,7 +172,10 @@ impl Flow {
                     now,
                 );
             }
-            _ => self.isolate_through = self.isolate_through.max(self.window.newest_sent()),
+            _ => {
+                self.isolate_through = self.isolate_through.max(self.window.newest_sent());
+                self.retries.suspect();
+            }
         }
         self.link_lost();
     }
@@ -201,6 +208,11 @@ impl Flow {
     /// again and again would fill those queues that do accept with duplicates (rule 11).
     fn next_to_send(&mut self, now: Instant) -> Option<Seq> {
         self.link.filter(|link| !link.blocked)?;
+        match self.retry_turn() {
+            Turn::Ours => return Some(PLACE),
+            Turn::Nobodys => return None,
+            Turn::Others => {}
+        }
         if !self.is_probing() && !self.is_isolating() {
             return self.window.next_queued();
         }
@@ -225,7 +237,7 @@ impl Flow {
     }
 
     /// Whether one of the messages that may still be sent makes the broker close.
-    fn is_isolating(&mut self) -> bool {
+    pub(super) fn is_isolating(&mut self) -> bool {
         self.isolate_through = self.isolate_through.filter(|through| {
             self.window
                 .oldest_to_answer()
@@ -234,7 +246,19 @@ impl Flow {
         self.isolate_through.is_some()
     }
 
+    /// A message that was sent failed, by its place.
+    fn fail_sent(&mut self, seq: Seq, failure: Failure, now: Instant) {
+        if seq == PLACE {
+            self.fail_retry(failure);
+        } else {
+            self.fail(seq, failure, now);
+        }
+    }
+
     fn outcome(&mut self, seq: Seq, outcome: Outcome, now: Instant) {
+        if seq == PLACE {
+            return self.retry_outcome(outcome);
+        }
         let failure = match outcome {
             Outcome::Confirmed => {
                 let probe = self.take_probe(seq);
@@ -246,5 +270,19 @@ impl Flow {
             Outcome::Nacked => Failure::Nacked,
         };
         self.fail(seq, failure, now);
+    }
+}
+
+/// Why a message may not be sent over a link of these limits.
+pub(super) fn unfit(message: &Message, frame_max: u32, max_body: usize) -> Option<InvalidRow> {
+    if message.body_len() > max_body {
+        Some(InvalidRow::BodyTooLarge {
+            length: message.body_len(),
+            limit: max_body,
+        })
+    } else if !message.fits(frame_max) {
+        Some(InvalidRow::HeadersTooLarge { frame_max })
+    } else {
+        None
     }
 }

@@ -208,7 +208,7 @@ impl Flow {
         }
     }
 
-    fn count(&mut self, failure: &Failure) {
+    pub(super) fn count(&mut self, failure: &Failure) {
         let counter = match failure {
             Failure::Unroutable { .. } => &mut self.counters.returned,
             Failure::Nacked => &mut self.counters.nacked,

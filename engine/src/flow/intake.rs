@@ -5,7 +5,7 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Flow;
+use super::{Flow, HISTORY};
 use crate::amqp::{HeaderParts, Message, MessageParts};
 use crate::decode::DecodeError;
 use crate::event::{InvalidRow, Mapping, MappingError};
@@ -93,6 +93,13 @@ struct OpenTransaction {
     inserts: u64,
 }
 
+impl Stream {
+    /// Which transaction is open.
+    pub(super) fn transaction_key(&self) -> Option<TransactionKey> {
+        self.transaction.map(|transaction| transaction.key)
+    }
+}
+
 impl Flow {
     /// Takes a CopyData payload of the walsender.
     ///
@@ -127,6 +134,7 @@ impl Flow {
         let session = self.session.as_mut().ok_or(StreamError::NoSession)?;
         match pgoutput::Message::decode(data)? {
             pgoutput::Message::Insert(insert) => return self.insert(&insert, now),
+            pgoutput::Message::Logical(message) => return Ok(self.logical(&message)),
             pgoutput::Message::Begin(_) if self.stopping => return Ok(Intake::NoRoom),
             pgoutput::Message::Begin(begin) => {
                 session.ledger.begin();
@@ -153,8 +161,7 @@ impl Flow {
             | pgoutput::Message::Type(_)
             | pgoutput::Message::Update(_)
             | pgoutput::Message::Delete(_)
-            | pgoutput::Message::Truncate(_)
-            | pgoutput::Message::Logical(_) => {}
+            | pgoutput::Message::Truncate(_) => {}
         }
         Ok(Intake::Taken)
     }
@@ -225,7 +232,11 @@ impl Flow {
             Located::Earlier => return Ok(Intake::NoRoom),
             Located::Diverged => return Err(StreamError::Diverged { key }),
             Located::New => {
-                if self.window.failed() > 0 || !self.window.has_room(0) {
+                // A retry that waits must not let the ledger grow with what is settled behind it, nor let it be forgotten
+                // (rule 12).
+                let is_too_far = !self.retries.is_empty()
+                    && session.ledger.transactions() > self.config.limits.events.max(HISTORY / 2);
+                if is_too_far || self.window.failed() > 0 || !self.window.has_room(0) {
                     return Ok(Intake::NoRoom);
                 }
                 let mut buffer = self.window.spare_buffer();
@@ -282,7 +293,7 @@ impl Flow {
 }
 
 /// Encodes a row as a message into `buffer`.
-fn encode(
+pub(super) fn encode(
     mapping: &Mapping,
     row: &Tuple<'_>,
     key: EventKey,

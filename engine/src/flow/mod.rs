@@ -8,6 +8,8 @@
 mod delivery;
 mod failure;
 mod intake;
+mod retries;
+mod stored;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +20,10 @@ use std::time::{Duration, Instant};
 pub use delivery::{CHANNEL, DeliveryError};
 pub use failure::{Discarded, Held, SetAside};
 pub use intake::{Intake, StreamError};
+pub use retries::{RETRY_PREFIX, RetryFailure, RetryOver, RetryToken, RetryWork};
+pub use stored::{StoredEvent, Unfit};
+
+use retries::Retries;
 
 use crate::Lsn;
 use crate::confirms::Confirms;
@@ -85,6 +91,7 @@ pub struct Flow {
     /// With so many dead letters pending that further events are held after all (R10).
     dead_letters_full: bool,
     discarded: VecDeque<Discarded>,
+    retries: Retries,
     stopping: bool,
 }
 
@@ -144,6 +151,8 @@ pub struct Counters {
     pub dead_lettered: u64,
     /// Events dropped by policy.
     pub discarded: u64,
+    /// Dead letters delivered on request.
+    pub retried: u64,
     /// Held events that a person skipped.
     pub skipped: u64,
     /// Rows inserted with `sent_at` already set.
@@ -196,6 +205,7 @@ impl Flow {
             barrier: Lsn::INVALID,
             dead_letters_full: false,
             discarded: VecDeque::new(),
+            retries: Retries::default(),
             hold: Hold::default(),
             probe: None,
             // PostgreSQL knows of all but what was settled since the last two status updates.
@@ -243,6 +253,7 @@ impl Flow {
     pub fn session_lost(&mut self) {
         self.session = None;
         self.window.detach_all();
+        self.retries.session_lost();
     }
 
     /// Drops all that was read from a log that is not the current one. A link that is up must be replaced: nothing
@@ -250,6 +261,7 @@ impl Flow {
     pub fn forget(&mut self) {
         self.link_lost();
         self.window.clear();
+        self.retries.clear();
         self.history.clear();
         self.hold.release();
         self.isolate_through = None;
@@ -262,14 +274,16 @@ impl Flow {
         self.stopping = true;
     }
 
-    /// Whether a stopping flow has nothing left to do: no open transaction and nothing in flight.
+    /// Whether a stopping flow has nothing left to do: no open transaction and nothing in flight, retries
+    /// included.
     #[must_use]
     pub fn is_drained(&self) -> bool {
+        // A retry that is not sent waits for the next relay; what came of one that was can be recorded in a session only.
         self.window.unsettled() == 0
             && self
                 .session
                 .as_ref()
-                .is_none_or(|session| !session.ledger.is_open())
+                .is_none_or(|session| !session.ledger.is_open() && !self.retries.is_in_flight())
     }
 
     /// Whether the stream may be read: no frame waits for room.

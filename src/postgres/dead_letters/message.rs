@@ -4,13 +4,14 @@
 //! `walrelay.dead_letters`, which not every role can write.
 
 use serde::{Deserialize, Serialize};
+use walrelay_engine::flow::RETRY_PREFIX;
 
 use crate::postgres::identifier::SlotName;
 use crate::postgres::position::EventPosition;
 
 /// The prefix of walrelay's logical messages.
 /// <https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-REPLICATION-TABLE>
-pub const PREFIX: &str = "walrelay";
+pub const PREFIX: &str = RETRY_PREFIX;
 
 /// Longer contents are none of ours: they are not looked at.
 const MAX_CONTENT: usize = 256;

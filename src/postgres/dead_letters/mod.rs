@@ -18,7 +18,7 @@ use super::position::EventPosition;
 
 pub use columns::Columns;
 pub use commands::{Filter, discard, list, request_again, request_retry, show};
-pub use relay::{NewDeadLetter, fail_retry, load, pending_count, settle_retry, store};
+pub use relay::{NewDeadLetter, fail_retry, load, payload_type, pending_count, settle_retry, store};
 
 /// Declares a fixed set of words, as the table's checks name them.
 macro_rules! words {

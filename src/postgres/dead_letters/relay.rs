@@ -122,7 +122,10 @@ pub async fn pending_count(session: &ControlSession, slot: &SlotName) -> Result<
 /// A dead letter whose retry was asked for in the stream. Publish it only if its state is
 /// [`Retrying`](super::State::Retrying): a message may be forged, and may be older than the row's fate.
 ///
-/// Grants: usage on schema `walrelay`, select on `walrelay.dead_letters`.
+/// It waits for whoever changes the row: a walsender sends a commit before other sessions can see it, so without the
+/// lock the row could still look [`Pending`](super::State::Pending), and the request would be dropped for good.
+///
+/// Grants: usage on schema `walrelay`, select and update on `walrelay.dead_letters`.
 ///
 /// # Errors
 /// The query fails, or the row was written by a newer version.
@@ -131,10 +134,10 @@ pub async fn load(
     slot: &SlotName,
     position: EventPosition,
 ) -> Result<Option<DeadLetter>, Error> {
-    const LOAD: Use = table_use("read a dead letter", "select");
+    const LOAD: Use = table_use("read a dead letter to retry", "select, update");
     let sql = format!(
         "select {SUMMARY}, columns::text from walrelay.dead_letters \
-         where slot = $1 and commit_lsn = $2::text::pg_lsn and tx_seq = $3"
+         where slot = $1 and commit_lsn = $2::text::pg_lsn and tx_seq = $3 for share"
     );
     let (lsn, sequence) = (position.lsn_text(), position.sequence());
     let row = LOAD
@@ -146,6 +149,22 @@ pub async fn load(
         )
         .await?;
     row.map(|row| DeadLetter::read(&row, LOAD.purpose)).transpose()
+}
+
+/// The oid of the type of a table's payload; none where there is no such table or column.
+///
+/// Grants: none.
+///
+/// # Errors
+/// The query fails.
+pub async fn payload_type(session: &ControlSession, outbox: &QualifiedTable) -> Result<Option<u32>, Error> {
+    const STEP: Step = Step::Query("look up the payload's type");
+    let sql = "select atttypid from pg_catalog.pg_attribute where attrelid = pg_catalog.to_regclass($1) \
+               and attname = 'payload' and not attisdropped";
+    let quoted = outbox.quoted();
+    let row = bounded(STEP, session.client().query_opt(sql, &[&quoted])).await?;
+    row.map(|row| column(&row, 0, "look up the payload's type"))
+        .transpose()
 }
 
 /// Deletes the row of a retry whose message was confirmed. One that is no longer there, or no longer being retried,

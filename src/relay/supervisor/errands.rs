@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use walrelay_engine::Lsn;
-use walrelay_engine::flow::SetAside;
+use walrelay_engine::flow::{RetryWork, SetAside};
 use walrelay_engine::key::EventKey;
 
-use super::Relay;
+use super::{Relay, retries};
 use crate::fault::Fault;
 use crate::postgres::dead_letters::{Columns, NewDeadLetter, Reason};
 use crate::postgres::skips::Skip;
-use crate::postgres::{QualifiedTable, SlotName};
+use crate::postgres::{EventPosition, QualifiedTable, SlotName};
 use crate::relay::errands::{Done, Errand};
 use crate::relay::faults;
 
@@ -72,6 +72,19 @@ impl Relay {
                 letter: Box::new(dead_letter(slot, &aside)),
                 process_id,
             }
+        } else if let (Some(RetryWork::Record(over)), Some(process_id)) = (self.flow.next_retry(), process_id)
+        {
+            Errand::RecordRetry {
+                retry: retries::record(&over),
+                process_id,
+            }
+        } else if let Some(RetryWork::Load {
+            token,
+            position: (commit_lsn, tx_seq),
+        }) = self.flow.next_retry()
+        {
+            let position = EventPosition { commit_lsn, tx_seq };
+            Errand::LoadRetry { token, position }
         } else if let (Some(held), true) = (self.flow.held(), now >= self.care.look_at) {
             self.care.look_at = now + LOOK_INTERVAL;
             Errand::LookAfter {
@@ -91,7 +104,10 @@ impl Relay {
     pub(super) fn errand_deadline(&mut self) -> Option<Instant> {
         self.database.up()?;
         let free_at = self.errands.deadline()?;
-        let wanted = if self.care.unrecorded.is_some() || self.flow.next_set_aside().is_some() {
+        let is_wanted = self.care.unrecorded.is_some()
+            || self.flow.next_set_aside().is_some()
+            || self.flow.next_retry().is_some();
+        let wanted = if is_wanted {
             free_at
         } else if self.flow.held().is_some() {
             self.care.look_at.min(self.care.guard_at)
@@ -119,6 +135,16 @@ impl Relay {
             }
             Done::LookedAfter { key, skip, flushed } => self.looked_after(key, skip, flushed, now),
             Done::Recorded => self.care.unrecorded = None,
+            Done::RetryLoaded { token, event } => match event {
+                Some(event) => self.flow.retry_loaded(token, *event),
+                None => self.flow.retry_ignored(token),
+            },
+            Done::RetryRecorded { retry, end, pending } => {
+                retries::tell(&self.settings.database.source.slot, &retry, pending);
+                self.flow.retry_recorded(retry.token, end);
+                self.flow
+                    .set_dead_letters_full(pending >= self.settings.care.dead_letters_max);
+            }
             Done::Guarded => {}
         }
     }
@@ -206,7 +232,7 @@ fn dead_letter(slot: &SlotName, aside: &SetAside<'_>) -> NewDeadLetter {
     }
 }
 
-const fn reason(failure: &walrelay_engine::window::Failure) -> Reason {
+pub(super) const fn reason(failure: &walrelay_engine::window::Failure) -> Reason {
     use walrelay_engine::window::Failure;
     match failure {
         Failure::Unroutable { .. } => Reason::Unroutable,

@@ -1,0 +1,164 @@
+//! A dead letter made a message again: its stored columns go through the mapping that every row goes through.
+
+use super::Scratch;
+use super::intake::encode;
+use crate::amqp::Message;
+use crate::decode::DecodeError;
+use crate::event::{InvalidRow, Mapping, MappingError, OutboxTable};
+use crate::key::EventKey;
+use crate::pgoutput::{self, kind, tag};
+
+/// The oid of `text`, which stands for all columns but the payload: they are read as text whatever they are.
+/// Fixed in PostgreSQL's `pg_type.dat`.
+const TEXT_OID: u32 = 25;
+
+/// An event as `walrelay.dead_letters` keeps it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoredEvent {
+    /// The key of its first try, which its headers name.
+    pub key: EventKey,
+    /// Its id, where it has a usable one.
+    pub event_id: Option<String>,
+    /// Its table's schema.
+    pub schema: String,
+    /// Its table's name.
+    pub table: String,
+    /// The oid of the payload's type; none where the table has no such column any more.
+    pub payload_type: Option<u32>,
+    /// The columns with pgoutput's own text, or none for NULL.
+    pub columns: Vec<(String, Option<String>)>,
+}
+
+/// The key only: rows are never logged.
+impl std::fmt::Debug for StoredEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoredEvent")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a dead letter cannot become a message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// Its table is not among the outbox tables.
+    #[error("table {schema}.{table} is not in the configuration")]
+    UnknownTable {
+        /// The table's schema.
+        schema: String,
+        /// The table's name.
+        table: String,
+    },
+    /// Nothing tells how to read its payload.
+    #[error("table {schema}.{table} is gone or has no column \"payload\"")]
+    NoPayloadColumn {
+        /// The table's schema.
+        schema: String,
+        /// The table's name.
+        table: String,
+    },
+    /// A column was passed over as too large when the row was first read, or was not there.
+    #[error(
+        "its row was kept without column \"{column}\", which was larger than delivery.max_event_bytes or not there"
+    )]
+    NotKept {
+        /// The column.
+        column: String,
+    },
+    /// The payload's type cannot be carried.
+    #[error(transparent)]
+    Mapping(MappingError),
+    /// The row cannot become a message.
+    #[error(transparent)]
+    Row(InvalidRow),
+    /// The stored columns are nothing that PostgreSQL could have sent.
+    #[error("its stored row is no row of PostgreSQL")]
+    Columns(#[from] DecodeError),
+}
+
+impl StoredEvent {
+    /// Makes the message of its first try.
+    pub(super) fn message(
+        &self,
+        tables: &[OutboxTable],
+        app_id: &str,
+        scratch: &mut Scratch,
+    ) -> Result<Message, Unfit> {
+        let (schema, table) = (self.schema.clone(), self.table.clone());
+        let configured = tables
+            .iter()
+            .find(|known| known.schema == schema && known.name == table);
+        let Some(configured) = configured else {
+            return Err(Unfit::UnknownTable { schema, table });
+        };
+        let Some(payload_type) = self.payload_type else {
+            return Err(Unfit::NoPayloadColumn { schema, table });
+        };
+        let (relation, insert) = (self.relation(payload_type), self.insert());
+        let (pgoutput::Message::Relation(relation), pgoutput::Message::Insert(insert)) = (
+            pgoutput::Message::decode(&relation)?,
+            pgoutput::Message::decode(&insert)?,
+        ) else {
+            return Err(Unfit::NoPayloadColumn { schema, table });
+        };
+        let mapping = Mapping::bind(&relation, &configured.route).map_err(|error| match error {
+            MappingError::ColumnMissing { column, .. } => Unfit::NotKept {
+                column: column.to_owned(),
+            },
+            MappingError::TemplateColumnMissing { column, .. } => Unfit::NotKept { column },
+            error @ MappingError::PayloadType { .. } => Unfit::Mapping(error),
+        })?;
+        encode(&mapping, &insert.new, self.key, app_id, scratch, &mut Vec::new()).map_err(Unfit::Row)
+    }
+
+    /// The Relation message that would come before the row.
+    /// <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
+    fn relation(&self, payload_type: u32) -> Vec<u8> {
+        let mut out = vec![tag::RELATION];
+        out.extend_from_slice(&[0; size_of::<u32>()]);
+        put_text(&mut out, &self.schema);
+        put_text(&mut out, &self.table);
+        // The replica identity, which nothing looks at.
+        out.push(b'd');
+        self.put_count(&mut out);
+        for (name, _) in &self.columns {
+            out.push(0);
+            put_text(&mut out, name);
+            let type_oid = if name == "payload" { payload_type } else { TEXT_OID };
+            out.extend_from_slice(&type_oid.to_be_bytes());
+            out.extend_from_slice(&(-1_i32).to_be_bytes());
+        }
+        out
+    }
+
+    /// The Insert message that brought the row.
+    fn insert(&self) -> Vec<u8> {
+        let mut out = vec![tag::INSERT];
+        out.extend_from_slice(&[0; size_of::<u32>()]);
+        out.push(kind::NEW_ROW);
+        self.put_count(&mut out);
+        for (_, value) in &self.columns {
+            match value {
+                None => out.push(kind::NULL),
+                Some(text) => {
+                    out.push(kind::TEXT);
+                    // A longer one is cut off for the decoder, which says so.
+                    let length = i32::try_from(text.len()).unwrap_or(i32::MAX);
+                    out.extend_from_slice(&length.to_be_bytes());
+                    out.extend_from_slice(text.as_bytes());
+                }
+            }
+        }
+        out
+    }
+
+    fn put_count(&self, out: &mut Vec<u8>) {
+        let count = u16::try_from(self.columns.len()).unwrap_or(u16::MAX);
+        out.extend_from_slice(&count.to_be_bytes());
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+    out.push(0);
+}
