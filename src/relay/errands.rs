@@ -43,6 +43,8 @@ pub(super) enum Errand {
         key: EventKey,
         /// Its id, where it has a usable one.
         event_id: Option<String>,
+        /// Count the pending dead letters too; without that policy the role need not be allowed to.
+        count: bool,
     },
     /// Record that a skip has settled an event.
     RecordSkip {
@@ -102,6 +104,8 @@ pub(super) enum Done {
         skip: Option<Skip>,
         /// The end of the server's flushed WAL.
         flushed: Lsn,
+        /// How many dead letters are pending, if that was asked.
+        pending: Option<u64>,
     },
     /// A skip is on record as settled.
     Recorded,
@@ -207,12 +211,17 @@ async fn carry_out(
                 pending: dead_letters::pending_count(session, slot).await?,
             }
         }
-        Errand::LookAfter { key, event_id } => {
+        Errand::LookAfter { key, event_id, count } => {
             let skip = skips::take(session, slot, &key, event_id.as_deref()).await?;
+            let pending = match count {
+                true => Some(dead_letters::pending_count(session, slot).await?),
+                false => None,
+            };
             Done::LookedAfter {
                 key,
                 skip,
                 flushed: flushed_position(session).await?,
+                pending,
             }
         }
         Errand::RecordSkip { skip, key } => {

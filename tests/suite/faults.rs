@@ -13,7 +13,9 @@ use walrelay_testbed::{
     Relay, Signal, StopMode, TcpProxy, eventually, shared_postgres, shared_rabbitmq,
 };
 
-use crate::world::{EXCHANGE, LONG, QUEUE, World, header, insert_event, position, text, wal_end};
+use crate::world::{
+    EXCHANGE, LONG, QUEUE, World, header, held_commit, insert_event, position, text, wal_end,
+};
 use crate::writer::Writer;
 
 /// How many deliveries a fault waits for, so that it comes under load.
@@ -80,12 +82,9 @@ async fn an_unroutable_event_among_5000_holds_the_durable_lsn_and_is_blamed_alon
     };
 
     insert(2_500).await?;
-    client.batch_execute("begin").await?;
     let sql = "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
                values (gen_random_uuid(), 'parcel', 1, 'Lost', '{}') returning id::text";
     let culprit = text(client, sql).await?;
-    let uncommitted = wal_end(client).await?;
-    client.batch_execute("commit").await?;
     insert(1_000).await?;
     insert(1_500).await?;
 
@@ -95,6 +94,7 @@ async fn an_unroutable_event_among_5000_holds_the_durable_lsn_and_is_blamed_alon
         error.contains(&culprit) && error.contains("parcel.Lost"),
         "{error}"
     );
+    let commit = held_commit(error)?;
     assert_eq!(readiness.json["delivery"]["class"], "held");
     // Everything before it is acknowledged, and nothing of its own transaction, while it is tried again and again.
     recorder.wait_for_distinct(2_500, LONG).await?;
@@ -106,7 +106,11 @@ async fn an_unroutable_event_among_5000_holds_the_durable_lsn_and_is_blamed_alon
         .wait_flushed(position(before.context("a commit LSN")?)? + 1)
         .await?;
     wait_for_metric(&relay, "walrelay_returned_total", 3.0).await?;
-    assert!(world.flushed().await? <= uncommitted);
+    let flushed = world.flushed().await?;
+    assert!(
+        flushed <= commit,
+        "{flushed} is beyond the held event's commit at {commit}"
+    );
     let blamed: Vec<_> = relay
         .log()
         .into_iter()

@@ -219,6 +219,36 @@ async fn a_hold_that_costs_too_much_wal_ends_in_a_dead_letter() -> Result<()> {
     Ok(())
 }
 
+/// R10.
+#[tokio::test]
+async fn with_too_many_dead_letters_pending_events_are_held_until_a_person_makes_room() -> Result<()> {
+    let world = world_for_orders().await?;
+    let recorder = world.recorder().await?;
+    let mut relay = world
+        .relay()
+        .text("delivery.on_unroutable", "dead_letter")
+        .set("delivery.dead_letters_max", "1")
+        .start()
+        .await?;
+    let first = insert(&world.client, "nobody", "Asked").await?;
+    confirmed(&world).await?;
+    insert(&world.client, "nobody", "Asked").await?;
+    insert(&world.client, "order", "Created").await?;
+    let held = relay.wait_not_ready(LONG).await?;
+    assert_eq!(
+        held.json["delivery"]["cause"], "event_unroutable",
+        "{}",
+        held.text
+    );
+    let discard = ["dead-letters", "discard", "--id", &first, "--because", "a test"];
+    let discarded = relay.run_command(&discard).await?;
+    assert_eq!(discarded.code(), Some(0), "{}", discarded.stderr);
+    recorder.wait_for_distinct(1, LONG).await?;
+    confirmed(&world).await?;
+    assert_eq!(counter(&relay, "walrelay_dead_lettered_total").await?, 2.0);
+    Ok(())
+}
+
 /// R5: the publication's oid does not change, and a restart must not adopt the new state.
 #[tokio::test]
 async fn a_publication_that_was_changed_and_changed_back_halts_until_recover() -> Result<()> {

@@ -100,6 +100,13 @@ pub(crate) async fn text(client: &Client, sql: &str) -> Result<String> {
     Ok(client.query_one(sql, &[]).await?.get(0))
 }
 
+/// Where the transaction of a held event committed, from the error that names it: `event ID at LSN:SEQ: why`.
+pub(crate) fn held_commit(error: &str) -> Result<i64> {
+    let (_, place) = error.split_once(" at ").context("a place")?;
+    let (lsn, _) = place.split_once(':').context("LSN:SEQ")?;
+    position(lsn)
+}
+
 /// Inserts one event in a transaction of its own, or in the one that is open. Returns its id.
 pub(crate) async fn insert_event(client: &Client, number: usize) -> Result<String> {
     let row = client

@@ -90,6 +90,7 @@ impl Relay {
             Errand::LookAfter {
                 key: held.key,
                 event_id: held.message_id.map(str::to_owned),
+                count: self.settings.flow.keep_rows,
             }
         } else if now >= self.care.guard_at {
             self.care.guard_at = now + self.settings.care.guard_interval;
@@ -130,10 +131,20 @@ impl Relay {
             Done::Stored { seq, end, pending } => {
                 self.tell_stored(pending);
                 self.flow.stored(seq, end, now);
-                self.flow
-                    .set_dead_letters_full(pending >= self.settings.care.dead_letters_max);
+                self.count_dead_letters(pending);
             }
-            Done::LookedAfter { key, skip, flushed } => self.looked_after(key, skip, flushed, now),
+            Done::LookedAfter {
+                key,
+                skip,
+                flushed,
+                pending,
+            } => {
+                // With as many as are allowed, events are held: a person who settles some makes room for them (R10).
+                if let Some(pending) = pending {
+                    self.count_dead_letters(pending);
+                }
+                self.looked_after(key, skip, flushed, now);
+            }
             Done::Recorded => self.care.unrecorded = None,
             Done::RetryLoaded { token, event } => match event {
                 Some(event) => self.flow.retry_loaded(token, *event),
@@ -197,6 +208,13 @@ impl Relay {
                 "held event becomes a dead letter: too much WAL was written meanwhile"
             );
         }
+    }
+
+    /// Those that are still to be stored count as well.
+    fn count_dead_letters(&mut self, pending: u64) {
+        let waiting = u64::try_from(self.flow.set_aside_count()).unwrap_or(u64::MAX);
+        let full = pending.saturating_add(waiting) >= self.settings.care.dead_letters_max;
+        self.flow.set_dead_letters_full(full);
     }
 
     fn tell_stored(&self, pending: u64) {
