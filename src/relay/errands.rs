@@ -2,9 +2,7 @@
 //!
 //! Each opens a session, does one thing and closes it: no idle session holds up a smart shutdown (I8).
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::task::JoinHandle;
@@ -15,6 +13,7 @@ use walrelay_engine::key::{EventKey, TransactionKey};
 use walrelay_engine::window::Seq;
 
 use super::session::DatabaseSettings;
+use super::task::poll_task;
 use crate::fault::Fault;
 use crate::postgres::dead_letters::{self, NewDeadLetter, Reason, State};
 use crate::postgres::skips::{self, Skip};
@@ -168,20 +167,12 @@ impl Errands {
         let Some(running) = &mut self.running else {
             return Poll::Pending;
         };
-        let result = std::task::ready!(Pin::new(running).poll(cx));
+        let result = ready!(poll_task(running, cx));
         self.running = None;
-        let result = match result {
-            Ok(result) => result.map_err(|error| Fault::new(error.kind(), &error)),
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                // Nobody cancels it but the runtime's end.
-                Err(_) => return Poll::Pending,
-            },
-        };
         if result.is_err() {
             self.not_before = Instant::now() + RETRY;
         }
-        Poll::Ready(result)
+        Poll::Ready(result.map_err(|error| Fault::new(error.kind(), &error)))
     }
 }
 

@@ -9,6 +9,7 @@ mod side;
 mod standby;
 mod status;
 mod supervisor;
+mod task;
 mod wake;
 mod watch;
 

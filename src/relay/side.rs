@@ -1,7 +1,6 @@
 //! One side's connection: being opened in a task of its own, up, or waiting for its next try.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,6 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::backoff::Backoff;
 use super::status::{SideState, SideStatus};
+use super::task::poll_task;
 use crate::fault::{Class, Fault};
 
 /// A connection that lasted this long has proved itself: the next pauses are short again.
@@ -91,14 +91,7 @@ impl<C: Send + 'static> Side<C> {
         let State::Opening { attempt } = &mut self.state else {
             return Poll::Pending;
         };
-        match std::task::ready!(Pin::new(attempt).poll(cx)) {
-            Ok(result) => Poll::Ready(result),
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                // Nobody cancels it but the runtime's end.
-                Err(_) => Poll::Pending,
-            },
-        }
+        poll_task(attempt, cx)
     }
 
     /// Whether a fault that needs a person has struck a connection that was up, so that a new one tells nothing: it

@@ -1,7 +1,5 @@
 //! Looking whether PostgreSQL shuts down, in a task of its own, when the engine says that it is time to (rule 13).
 
-use std::future::Future;
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -10,6 +8,7 @@ use walrelay_engine::Lsn;
 use walrelay_engine::watch::ShutdownWatch;
 
 use super::session::DatabaseSettings;
+use super::task::poll_task;
 use crate::fault::chain;
 use crate::postgres;
 
@@ -68,16 +67,9 @@ impl Watch {
         let Some(look) = &mut self.look else {
             return Poll::Pending;
         };
-        let result = ready!(Pin::new(look).poll(cx));
+        let shutting_down = ready!(poll_task(look, cx));
         self.look = None;
-        match result {
-            Ok(shutting_down) => Poll::Ready(shutting_down),
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                // Nobody cancels it but its own drop and the runtime's end.
-                Err(_) => Poll::Ready(false),
-            },
-        }
+        Poll::Ready(shutting_down)
     }
 }
 

@@ -12,6 +12,9 @@ use crate::relay::faults;
 use crate::relay::status::Role;
 use crate::relay::watch::Watch;
 
+/// Why a link is given up together with what was read from another log.
+const OTHER_LOG: &str = "the database is another one than before";
+
 impl Relay {
     pub(super) fn session_opened(&mut self, result: Result<Replication, Fault>, now: Instant) {
         let session = match result {
@@ -35,14 +38,7 @@ impl Relay {
             timeline: identity.timeline,
         };
         if self.flow.session_started(identity, now) {
-            let message = "the database is another one than before".to_owned();
-            self.drop_link(
-                Fault {
-                    kind: FaultKind::BrokerClosed,
-                    message,
-                },
-                now,
-            );
+            self.drop_outdated_link(OTHER_LOG, now);
         }
         self.database.opened(session, now);
         self.watch = Some(Watch::new(now));
@@ -73,14 +69,7 @@ impl Relay {
     pub(super) fn fail_stream(&mut self, error: &StreamError, now: Instant) {
         if matches!(error, StreamError::Diverged { .. }) {
             self.flow.forget();
-            let message = "the database is another one than before".to_owned();
-            self.drop_link(
-                Fault {
-                    kind: FaultKind::BrokerClosed,
-                    message,
-                },
-                now,
-            );
+            self.drop_outdated_link(OTHER_LOG, now);
         }
         self.fail_session(Fault::new(faults::stream_kind(error), error), now);
     }
@@ -116,6 +105,15 @@ impl Relay {
             );
         }
         self.lose_link(fault, now);
+    }
+
+    /// Gives up the link since what is in flight on it counts no more.
+    pub(super) fn drop_outdated_link(&mut self, why: &str, now: Instant) {
+        let fault = Fault {
+            kind: FaultKind::BrokerClosed,
+            message: why.to_owned(),
+        };
+        self.drop_link(fault, now);
     }
 
     /// Gives up a link for a reason of ours.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use walrelay_engine::Lsn;
 use walrelay_engine::flow::{RetryWork, SetAside};
 use walrelay_engine::key::EventKey;
+use walrelay_engine::window::Failure;
 
 use super::{Relay, retries};
 use crate::fault::Fault;
@@ -250,8 +251,7 @@ fn dead_letter(slot: &SlotName, aside: &SetAside<'_>) -> NewDeadLetter {
     }
 }
 
-pub(super) const fn reason(failure: &walrelay_engine::window::Failure) -> Reason {
-    use walrelay_engine::window::Failure;
+pub(super) const fn reason(failure: &Failure) -> Reason {
     match failure {
         Failure::Unroutable { .. } => Reason::Unroutable,
         Failure::Nacked => Reason::Nacked,

@@ -43,13 +43,7 @@ impl Relay {
         // The slot stands before all that is in flight here, so it is the other process's to deliver.
         if self.flow.in_flight() > 0 || self.flow.has_retry_in_flight() {
             self.flow.forget();
-            self.drop_link(
-                Fault {
-                    kind: FaultKind::BrokerClosed,
-                    message: "what was in flight is another process's to deliver".to_owned(),
-                },
-                now,
-            );
+            self.drop_outdated_link("what was in flight is another process's to deliver", now);
         }
     }
 }
