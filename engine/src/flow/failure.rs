@@ -63,21 +63,19 @@ impl Flow {
         self.window.failed()
     }
 
-    /// Settles the oldest held event, which a person has decided to skip. `false` where none is held.
+    /// Settles the oldest held event, which a person has decided to skip. `false` where none is held, or while it is being
+    /// tried again: then the answer decides, and the request is to be looked at again after it.
     pub fn skip_held(&mut self, now: Instant) -> bool {
         let Some((seq, _, _)) = self.window.oldest_failed() else {
             return false;
         };
-        let probe = self.take_probe(seq);
-        if !probe {
-            self.counters.skipped += 1;
-            self.settle(seq, Lsn::INVALID);
-            self.resolved(false, now);
-        } else {
-            // Its answer is still to come, and decides; the request is looked at again after it.
-            self.probe = Some(seq);
+        if self.probe == Some(seq) {
+            return false;
         }
-        !probe
+        self.counters.skipped += 1;
+        self.settle(seq, Lsn::INVALID);
+        self.resolved(false, now);
+        true
     }
 
     /// Sets the oldest held event aside although its policy is to hold: it has held for too long (R10). `false` where
