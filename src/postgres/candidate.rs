@@ -1,7 +1,6 @@
 //! A walsender session that has not started its stream: it may wait for a slot that another process streams from.
 
 use tokio::time::Instant;
-use walrelay_engine::Lsn;
 
 use super::connect::Connector;
 use super::error::{Error, ServerError, SqlState, Step};
@@ -16,7 +15,6 @@ use super::walsender::{SystemIdentity, Walsender, within};
 pub struct Candidate {
     session: Walsender,
     identity: SystemIdentity,
-    wal_end: Lsn,
 }
 
 /// What became of a try to stream.
@@ -40,12 +38,8 @@ impl Candidate {
         let name = application_name(connector, &options.slot);
         let settings = session_settings(options.wal_sender_timeout);
         let mut session = Walsender::open(connector, &name, &settings, deadline).await?;
-        let (identity, wal_end) = session.identify(deadline).await?;
-        Ok(Self {
-            session,
-            identity,
-            wal_end,
-        })
+        let identity = session.identify(deadline).await?;
+        Ok(Self { session, identity })
     }
 
     /// The server's process that streams from the slot, if there is one. Asking costs no line in the server's log, unlike
@@ -83,7 +77,6 @@ impl Candidate {
             Ok(()) => Ok(Started::Streaming(Replication::new(
                 self.session,
                 self.identity,
-                self.wal_end,
                 options.max_event_bytes,
             ))),
             Err(error) if error.sqlstate() == Some(SqlState::OBJECT_IN_USE) => Ok(Started::SlotInUse(self)),
@@ -168,7 +161,6 @@ mod tests {
                 system_id: 7,
                 timeline: 1,
             },
-            wal_end: Lsn::INVALID,
         };
         let mut bytes = Vec::new();
         for (tag, body) in answer {

@@ -9,7 +9,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use walrelay_engine::Lsn;
 use walrelay_engine::condense::{CondenseError, Condenser};
 
 use super::connect::Connector;
@@ -39,7 +38,6 @@ pub struct StartOptions {
 pub struct Replication {
     session: Walsender,
     identity: SystemIdentity,
-    wal_end: Lsn,
     /// Size of the frame that [`next_frame`](Self::next_frame) has handed out, until it is consumed.
     current: usize,
     max_event_bytes: usize,
@@ -68,16 +66,10 @@ impl ServerError {
 
 impl Replication {
     /// A session that has just answered START_REPLICATION with CopyBothResponse.
-    pub(super) const fn new(
-        session: Walsender,
-        identity: SystemIdentity,
-        wal_end: Lsn,
-        max_event_bytes: usize,
-    ) -> Self {
+    pub(super) const fn new(session: Walsender, identity: SystemIdentity, max_event_bytes: usize) -> Self {
         Self {
             session,
             identity,
-            wal_end,
             current: 0,
             max_event_bytes,
             large: None,
@@ -88,12 +80,6 @@ impl Replication {
     #[must_use]
     pub const fn identity(&self) -> SystemIdentity {
         self.identity
-    }
-
-    /// The end of the server's WAL when the session was opened.
-    #[must_use]
-    pub const fn initial_wal_end(&self) -> Lsn {
-        self.wal_end
     }
 
     /// The server's version.
@@ -203,13 +189,6 @@ impl Replication {
     /// Appends a status update to the output; [`io`](Self::io) sends it.
     pub fn queue_status(&mut self, update: &[u8; 34]) {
         frame::write(self.session.wire.output(), b'd', update);
-    }
-
-    /// Bytes queued and not yet taken by the socket. While there are some, a further status update would only
-    /// queue behind them.
-    #[must_use]
-    pub fn pending_output(&self) -> usize {
-        self.session.wire.pending_output()
     }
 
     /// Writes what is queued and, if `read`, reads what has come; pending while neither makes progress.
@@ -356,10 +335,7 @@ mod tests {
             system_id: 7,
             timeline: 1,
         };
-        (
-            Replication::new(session, identity, Lsn::INVALID, MAX_EVENT_BYTES),
-            server,
-        )
+        (Replication::new(session, identity, MAX_EVENT_BYTES), server)
     }
 
     fn frames(list: &[(u8, &[u8])]) -> Vec<u8> {

@@ -133,7 +133,7 @@ pub async fn create(connector: &Connector, slot: &SlotName) -> Result<CreatedSlo
     let name = format!("{} setup", application_name(connector, slot));
     let mut session = Walsender::open(connector, &name, &settings, connector.deadline()).await?;
     let deadline = Instant::now() + CREATE_TIMEOUT;
-    let (identity, _) = session.identify(deadline).await?;
+    let identity = session.identify(deadline).await?;
 
     // The option list came with 15, which still takes the old form, but for how long?
     let snapshot = match session.server_version.major {

@@ -64,8 +64,8 @@ impl Walsender {
         })
     }
 
-    /// Runs `IDENTIFY_SYSTEM`: the cluster's identity and the current end of its WAL.
-    pub(super) async fn identify(&mut self, deadline: Instant) -> Result<(SystemIdentity, Lsn), Error> {
+    /// Runs `IDENTIFY_SYSTEM`: the cluster's identity.
+    pub(super) async fn identify(&mut self, deadline: Instant) -> Result<SystemIdentity, Error> {
         const STEP: Step = Step::IdentifySystem;
         let rows = within(deadline, STEP, self.query("IDENTIFY_SYSTEM", STEP)).await?;
         let row = rows.first().map(Vec::as_slice).unwrap_or_default();
@@ -75,10 +75,8 @@ impl Walsender {
                 what: "an answer without system id, timeline and position",
             });
         };
-        match (system_id.parse(), timeline.parse(), position.parse()) {
-            (Ok(system_id), Ok(timeline), Ok(position)) => {
-                Ok((SystemIdentity { system_id, timeline }, position))
-            }
+        match (system_id.parse(), timeline.parse(), position.parse::<Lsn>()) {
+            (Ok(system_id), Ok(timeline), Ok(_)) => Ok(SystemIdentity { system_id, timeline }),
             _ => Err(Error::Protocol {
                 step: STEP,
                 what: "a system id, timeline or position that is no number",

@@ -128,12 +128,6 @@ impl Link {
         self.wire.output()
     }
 
-    /// Bytes of output that the socket has not taken.
-    #[must_use]
-    pub fn pending_output(&self) -> usize {
-        self.wire.pending_output()
-    }
-
     /// Reads and writes whatever is possible. Pending while neither makes progress.
     ///
     /// # Errors

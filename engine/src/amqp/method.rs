@@ -210,12 +210,6 @@ impl<'a> Close<'a> {
 }
 
 impl<'a> Return<'a> {
-    /// The reason as text, what is no UTF-8 replaced.
-    #[must_use]
-    pub fn reply_text_lossy(&self) -> Cow<'a, str> {
-        String::from_utf8_lossy(self.reply_text)
-    }
-
     fn read(reader: &mut Reader<'a>) -> Result<Self, AmqpError> {
         Ok(Self {
             reply_code: reader.u16("reply-code")?,
