@@ -9,4 +9,5 @@ pub mod net;
 pub mod postgres;
 pub mod rabbitmq;
 pub mod relay;
+pub mod systemd;
 pub mod telemetry;

@@ -13,6 +13,7 @@ use crate::cli::RunArgs;
 use crate::config::Loaded;
 use crate::fault::chain;
 use crate::relay::{self, Ending, RelaySettings, Status};
+use crate::systemd;
 
 pub(super) fn execute(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let config = &loaded.config;
@@ -26,12 +27,14 @@ pub(super) fn execute(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
 
 async fn serve(settings: RelaySettings, listen: SocketAddr) -> anyhow::Result<Exit> {
     let (status, watched) = watch::channel(Status::new(settings.database.source.slot.to_string()));
+    let manager = watched.clone();
     let (stop, stopped) = watch::channel(false);
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut relay = std::pin::pin!(relay::run(settings, status, stopped));
     // A task of its own: tokio lets a task do only so much at a time, and a busy relay would leave nothing of that.
     let mut admin = tokio::spawn(async move { admin::serve(admin::listen(listen).await, watched).await });
+    tokio::spawn(systemd::report(manager));
     let mut signals = 0;
     loop {
         tokio::select! {
@@ -59,6 +62,7 @@ async fn serve(settings: RelaySettings, listen: SocketAddr) -> anyhow::Result<Ex
             tracing::warn!("second signal: exiting at once");
             return Ok(Exit::Clean);
         }
+        systemd::tell_stopping();
         stop.send_replace(true);
     }
 }

@@ -19,6 +19,7 @@ mod setup;
 mod shutdown;
 mod source;
 mod standby;
+mod systemd;
 mod wait;
 mod world;
 mod writer;
