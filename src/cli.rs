@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap_complete::Shell;
 use walrelay_engine::Lsn;
 
 use crate::config::{Sources, Validator};
@@ -79,6 +80,12 @@ pub enum Command {
     Recover(RecoverArgs),
     /// Look at the configuration.
     Config(ConfigArgs),
+    /// Ask the running relay of this configuration whether it is well: for health checks.
+    Health(HealthArgs),
+    /// Print a completion script for a shell.
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write those of all commands to a folder.
+    Man(ManArgs),
 }
 
 /// `walrelay run`
@@ -323,6 +330,37 @@ pub struct ConfigCommandArgs {
     pub common: CommonArgs,
 }
 
+/// `walrelay health`
+#[derive(Debug, Args)]
+#[command(after_help = "Exit codes: 0 when it is well, 1 when it is not or does not answer.")]
+pub struct HealthArgs {
+    /// Ask /readyz, whether events would flow, instead of /livez, whether the process works.
+    #[arg(long)]
+    pub ready: bool,
+    /// How long to wait for the answer.
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
+    /// Flags after the command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `walrelay completions`
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// Which shell's.
+    #[arg(value_name = "SHELL")]
+    pub shell: Shell,
+}
+
+/// `walrelay man`
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Write a page for each command there, instead of printing the first.
+    #[arg(value_name = "FOLDER")]
+    pub directory: Option<PathBuf>,
+}
+
 impl Cli {
     /// The sources of the configuration: this command line and the process's environment.
     #[must_use]
@@ -360,6 +398,8 @@ impl Command {
             Self::Skip(args) => vec![&args.common],
             Self::Wait(args) => vec![&args.common],
             Self::Recover(args) => vec![&args.common],
+            Self::Health(args) => vec![&args.common],
+            Self::Completions(_) | Self::Man(_) => Vec::new(),
             Self::DeadLetters(args) => vec![&args.common, args.command.common()],
             Self::Config(args) => match &args.command {
                 ConfigCommand::Check(inner) | ConfigCommand::Show(inner) => vec![&args.common, &inner.common],
@@ -433,11 +473,11 @@ mod tests {
     }
 
     #[test]
-    fn every_command_takes_the_flags_of_all() {
+    fn every_command_that_reads_the_configuration_takes_the_flags_of_all() {
         fn check(command: &clap::Command) {
             let inner: Vec<_> = command
                 .get_subcommands()
-                .filter(|inner| inner.get_name() != "help")
+                .filter(|inner| !["help", "completions", "man"].contains(&inner.get_name()))
                 .collect();
             for flag in ["config", "set", "log_level", "log_format"] {
                 let has = command.get_arguments().any(|argument| argument.get_id() == flag);
@@ -485,6 +525,9 @@ mod tests {
         insta::assert_snapshot!("help_dead_letters_discard", help(&["dead-letters", "discard"]));
         insta::assert_snapshot!("help_wait", help(&["wait"]));
         insta::assert_snapshot!("help_recover", help(&["recover"]));
+        insta::assert_snapshot!("help_health", help(&["health"]));
+        insta::assert_snapshot!("help_completions", help(&["completions"]));
+        insta::assert_snapshot!("help_man", help(&["man"]));
         insta::assert_snapshot!("help_config", help(&["config"]));
         insta::assert_snapshot!("help_config_check", help(&["config", "check"]));
         insta::assert_snapshot!("help_config_show", help(&["config", "show"]));

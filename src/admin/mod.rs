@@ -1,5 +1,6 @@
 //! The HTTP endpoint: `/livez`, `/readyz` and `/metrics`. It only reads the relay's status.
 
+pub mod client;
 mod health;
 mod metrics;
 

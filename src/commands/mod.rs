@@ -4,6 +4,8 @@ mod config;
 mod confirm;
 mod dead_letters;
 mod exit;
+mod generate;
+mod health;
 mod recover;
 mod resolve;
 mod run;
@@ -51,16 +53,21 @@ fn ending(command: impl FnOnce() -> anyhow::Result<Exit>) -> Exit {
 }
 
 fn carry_out(cli: &Cli) -> anyhow::Result<Exit> {
-    let loaded = configuration::load(&cli.sources(resolve::VALIDATORS))?;
+    let load = || configuration::load(&cli.sources(resolve::VALIDATORS));
+    let logging = || with_logging(load()?);
     match &cli.command {
-        Command::Config(args) => config::execute(args, &loaded),
-        Command::Run(args) => run::execute(args, &with_logging(loaded)?),
-        Command::Setup(_) => setup::execute(&with_logging(loaded)?),
-        Command::Teardown(args) => teardown::execute(args, &with_logging(loaded)?),
-        Command::Skip(args) => skip::execute(args, &with_logging(loaded)?),
-        Command::DeadLetters(args) => dead_letters::execute(&args.command, &with_logging(loaded)?),
-        Command::Wait(args) => wait::execute(args, &with_logging(loaded)?),
-        Command::Recover(_) => recover::execute(&with_logging(loaded)?),
+        Command::Config(args) => config::execute(args, &load()?),
+        Command::Run(args) => run::execute(args, &logging()?),
+        Command::Setup(_) => setup::execute(&logging()?),
+        Command::Teardown(args) => teardown::execute(args, &logging()?),
+        Command::Skip(args) => skip::execute(args, &logging()?),
+        Command::DeadLetters(args) => dead_letters::execute(&args.command, &logging()?),
+        Command::Wait(args) => wait::execute(args, &logging()?),
+        Command::Recover(_) => recover::execute(&logging()?),
+        Command::Health(args) => health::execute(args, &load()?),
+        // These need no configuration: who builds a package has none.
+        Command::Completions(args) => generate::completions(args),
+        Command::Man(args) => generate::man(args),
     }
 }
 

@@ -170,3 +170,37 @@ fn a_reader_that_goes_away_is_no_failure() {
     let status = command.stdout(writer).status().expect("the binary starts");
     assert_eq!(status.code(), Some(0));
 }
+
+#[test]
+fn completions_and_manual_pages_need_no_configuration() {
+    for (shell, sign) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef walrelay"),
+        ("fish", "complete -c walrelay"),
+    ] {
+        let ended = Run::new(&format!("completions {shell}")).end();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert!(ended.stdout.contains(sign) && ended.stdout.contains("dead-letters"));
+    }
+    assert_eq!(Run::new("completions tcsh").end().code, Some(2));
+    let ended = Run::new("man").end();
+    assert!(ended.stdout.contains(".TH walrelay 1"), "{}", ended.stdout);
+
+    let mut run = Run::new("man pages");
+    assert!(run.command.status().expect("the binary starts").success());
+    let page = run.folder.path().join("pages/walrelay-dead-letters-retry.1");
+    assert!(page.exists());
+}
+
+#[test]
+fn the_health_of_a_relay_that_does_not_run_is_an_error_that_names_the_address() {
+    let ended = Run::new("health --set admin.listen=127.0.0.1:9 --config walrelay.toml")
+        .file("walrelay.toml", URLS)
+        .end();
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended.stderr.starts_with("walrelay: connect to 127.0.0.1:9: "),
+        "{}",
+        ended.stderr
+    );
+}

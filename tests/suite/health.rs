@@ -247,3 +247,23 @@ fn assert_described(text: &str) -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn the_health_command_asks_the_running_relay() -> Result<()> {
+    let world = World::new().await?;
+    let mut relay = world.relay().build()?;
+    relay.start()?;
+    named(&mut relay, Part::Database, "slot_missing").await?;
+    let health = relay.run_command(&["health"]).await?;
+    ensure!(health.code() == Some(0) && health.stdout == "ok\n", "{health:?}");
+    let ready = relay.run_command(&["health", "--ready"]).await?;
+    ensure!(
+        ready.code() == Some(1) && ready.stdout.contains("slot_missing"),
+        "{ready:?}"
+    );
+    relay.setup().await?;
+    relay.wait_ready(LONG).await?;
+    let ready = relay.run_command(&["health", "--ready"]).await?;
+    ensure!(ready.code() == Some(0), "{ready:?}");
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! `walrelay health`.
+
+use super::{Exit, print};
+use crate::admin::client::ask;
+use crate::cli::HealthArgs;
+use crate::config::Loaded;
+
+pub(super) fn execute(args: &HealthArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
+    let path = if args.ready { "/readyz" } else { "/livez" };
+    let answer = ask(loaded.config.admin.listen, path, args.timeout)?;
+    print(&answer.body)?;
+    Ok(if answer.status == 200 {
+        Exit::Clean
+    } else {
+        Exit::Failed
+    })
+}
