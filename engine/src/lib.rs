@@ -12,6 +12,7 @@ pub mod flow;
 pub mod history;
 pub mod hold;
 pub mod key;
+pub mod latency;
 pub mod ledger;
 pub mod lsn;
 pub mod order;

@@ -464,6 +464,12 @@ impl Window {
         (self.bytes, self.unsettled, self.failed, self.setting_aside) = (0, 0, 0, 0);
     }
 
+    /// The oldest unsettled event.
+    #[must_use]
+    pub fn oldest(&self) -> Option<&Entry> {
+        self.entries.front()
+    }
+
     /// Events admitted and not settled.
     #[must_use]
     pub const fn unsettled(&self) -> usize {

@@ -12,8 +12,8 @@ const STANDSTILL: Duration = Duration::from_secs(10);
 
 /// `/readyz`.
 #[derive(Debug, Serialize)]
-struct Readiness<'a> {
-    ready: bool,
+pub(super) struct Readiness<'a> {
+    pub(super) ready: bool,
     role: &'static str,
     slot: &'a str,
     database: Part<'a>,
@@ -23,7 +23,7 @@ struct Readiness<'a> {
 
 /// One part of it: state, since when, and what stands in the way.
 #[derive(Debug, Serialize)]
-struct Part<'a> {
+pub(super) struct Part<'a> {
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<String>,
@@ -42,12 +42,11 @@ pub(super) fn is_alive(status: &Status) -> bool {
     status.ticked.elapsed() < STANDSTILL
 }
 
-/// Whether a committed event would be delivered now, and why not, as JSON. A standby is ready when it could take over, so
+/// Whether a committed event would be delivered now, and why not. A standby is ready when it could take over, so
 /// that a roll-out goes on.
-pub(super) fn readiness(status: &Status) -> (bool, String) {
-    let ready = status.is_ready();
-    let readiness = Readiness {
-        ready,
+pub(super) fn readiness(status: &Status) -> Readiness<'_> {
+    Readiness {
+        ready: status.is_ready(),
         role: status.role.label(),
         slot: &status.slot,
         database: side(&status.database),
@@ -57,12 +56,7 @@ pub(super) fn readiness(status: &Status) -> (bool, String) {
             Delivery::Stopping => part("stopping", None, None),
             Delivery::Held { since, fault } => part("held", Some(*since), Some(fault)),
         },
-    };
-    // Serializing plain strings cannot fail; were it to, an empty body with the right code would still be true.
-    (
-        ready,
-        serde_json::to_string_pretty(&readiness).unwrap_or_default() + "\n",
-    )
+    }
 }
 
 fn side(side: &SideStatus) -> Part<'_> {
@@ -125,9 +119,8 @@ mod tests {
             kind: FaultKind::SlotMissing,
             message: "no slot \"walrelay\"".to_owned(),
         });
-        let (ready, body) = readiness(&status);
-        assert!(!ready);
-        let json: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert!(!readiness(&status).ready);
+        let json = serde_json::to_value(readiness(&status)).unwrap();
         assert_eq!(json["database"]["state"], "down");
         assert_eq!(json["database"]["cause"], "slot_missing");
         assert_eq!(json["database"]["class"], "halted");
@@ -140,12 +133,11 @@ mod tests {
         let mut status = up();
         status.role = Role::Standby;
         status.database.state = SideState::Waiting;
-        let (ready, body) = readiness(&status);
-        assert!(ready);
-        let json: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert!(readiness(&status).ready);
+        let json = serde_json::to_value(readiness(&status)).unwrap();
         assert_eq!(json["role"], "standby");
         assert_eq!(json["database"]["state"], "waiting");
         status.broker.state = SideState::Down;
-        assert!(!readiness(&status).0);
+        assert!(!readiness(&status).ready);
     }
 }

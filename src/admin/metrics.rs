@@ -1,17 +1,20 @@
 //! `/metrics`, by Prometheus' conventions: <https://prometheus.io/docs/practices/naming/>.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode as encode_registry;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
+use walrelay_engine::PgTimestamp;
+use walrelay_engine::latency::{BOUNDS, Latency};
 
-use crate::relay::{SideStatus, Status};
+use crate::relay::{Failures, SideStatus, Status};
 
 /// The OpenMetrics text format, which Prometheus reads.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -141,6 +144,25 @@ impl Collector for Snapshot {
                 &ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)),
             )?;
         }
+        family(
+            &mut encoder,
+            "oldest_unsettled_event_age_seconds",
+            "Time since the oldest unsettled event was committed, by our clock; 0 without one",
+            &ConstGauge::new(status.oldest_unsettled.map_or(0.0, age_seconds)),
+        )?;
+        latency(&mut encoder, &counters.commit_to_confirm)?;
+        failures(
+            &mut encoder,
+            "database_failures",
+            "Sessions lost and tries that failed, by cause",
+            &status.database_failures,
+        )?;
+        failures(
+            &mut encoder,
+            "broker_failures",
+            "Links lost and tries that failed, by cause",
+            &status.broker_failures,
+        )?;
         labelled(
             &mut encoder,
             "role",
@@ -198,6 +220,48 @@ fn labelled<'a>(
     family(encoder, name, help, &gauges)
 }
 
+/// The histogram of the time from commit to confirm.
+fn latency(encoder: &mut DescriptorEncoder<'_>, latency: &Latency) -> Result<(), fmt::Error> {
+    let bounds = BOUNDS.iter().map(|micros| seconds(*micros)).chain([f64::MAX]);
+    let buckets: Vec<_> = bounds.zip(latency.counts).collect();
+    let sum = seconds(i64::try_from(latency.sum_micros).unwrap_or(i64::MAX));
+    encoder
+        .encode_descriptor(
+            "commit_to_confirm_seconds",
+            "Time from an event's commit to the broker's confirm, by PostgreSQL's clock and ours",
+            None,
+            MetricType::Histogram,
+        )?
+        .encode_histogram::<NoLabelSet>(sum, latency.count(), &buckets, None)
+}
+
+/// A counter for each cause that has happened.
+fn failures(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    failures: &Failures,
+) -> Result<(), fmt::Error> {
+    let counters = Family::<[(&'static str, &'static str); 1], Counter>::default();
+    for (kind, count) in failures.iter() {
+        counters.get_or_create(&[("cause", kind.label())]).inc_by(count);
+    }
+    family(encoder, name, help, &counters)
+}
+
+/// The time since an event was committed, in seconds.
+pub(super) fn age_seconds(committed: PgTimestamp) -> f64 {
+    let committed = Duration::from_micros(u64::try_from(committed.unix_micros()).unwrap_or(0));
+    let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + committed);
+    age.unwrap_or_default().as_secs_f64()
+}
+
+/// Precise to the microsecond for centuries.
+#[expect(clippy::cast_precision_loss)]
+fn seconds(micros: i64) -> f64 {
+    micros as f64 / 1e6
+}
+
 fn up(side: &SideStatus) -> u64 {
     u64::from(side.is_of_use())
 }
@@ -221,6 +285,8 @@ mod tests {
     fn a_status_is_written_with_help_and_a_bounded_set_of_labels() {
         let mut status = Status::new("walrelay".to_owned());
         status.counters.confirmed = 7;
+        let latency = &mut status.counters.commit_to_confirm;
+        latency.observe(PgTimestamp::new(0), PgTimestamp::new(3_000));
         status.database.fault = Some(Fault {
             kind: FaultKind::SlotLost,
             message: "gone".to_owned(),
@@ -233,6 +299,9 @@ mod tests {
             "walrelay_ready 0",
             "walrelay_role{role=\"active\"} 1",
             "walrelay_halted{reason=\"slot_lost\"} 1",
+            "walrelay_commit_to_confirm_seconds_bucket{le=\"0.004\"} 1",
+            "walrelay_commit_to_confirm_seconds_sum 0.003",
+            "walrelay_oldest_unsettled_event_age_seconds 0.0",
             "# EOF",
         ] {
             assert!(

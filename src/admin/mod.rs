@@ -1,26 +1,37 @@
-//! The HTTP endpoint: `/livez`, `/readyz` and `/metrics`. It only reads the relay's status.
+//! The HTTP endpoint: `/livez`, `/readyz`, `/metrics`, `/status` and the status page. It only reads the relay's status.
 
+mod access;
 pub mod client;
 mod health;
+mod history;
 mod metrics;
+mod overview;
+mod server;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+use access::Access;
+use history::History;
 
 use crate::fault::FaultKind;
 use crate::relay::Status;
 
 /// The pause before the next try to get the address.
 const RETRY: Duration = Duration::from_secs(1);
+
+const JSON: [(header::HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
 
 type Watched = watch::Receiver<Status>;
 
@@ -45,21 +56,36 @@ pub async fn listen(address: SocketAddr) -> TcpListener {
     }
 }
 
-/// Serves until the listener fails.
+/// Serves for ever.
 ///
 /// # Errors
-/// What the listener reports.
-pub async fn serve(listener: TcpListener, status: Watched) -> io::Result<()> {
+/// None today: what a connection does is its own affair.
+pub async fn serve(listener: TcpListener, status: Watched, token_file: Option<PathBuf>) -> io::Result<()> {
+    let (history, samples) = watch::channel(History::default());
+    tokio::spawn(history::sample(status.clone(), history));
+    let guard = middleware::from_fn_with_state(Access { token_file }, access::guard);
     let router = Router::new()
+        .route("/", get(page))
+        .route("/status", get(status_json))
+        .route("/history", get(history_json))
+        .route("/metrics", get(metrics_text))
+        .route_layer(guard)
+        // Whoever probes has no token, and learns no more than how things stand.
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics_text))
-        .with_state(status);
-    axum::serve(listener, router).await
+        .with_state(Sources { status, samples });
+    server::serve(listener, router).await
 }
 
-async fn livez(State(status): State<Watched>) -> Response {
-    let alive = health::is_alive(&status.borrow());
+/// What the answers are made of.
+#[derive(Debug, Clone)]
+struct Sources {
+    status: Watched,
+    samples: watch::Receiver<History>,
+}
+
+async fn livez(State(sources): State<Sources>) -> Response {
+    let alive = health::is_alive(&sources.status.borrow());
     if alive {
         (StatusCode::OK, "ok\n")
     } else {
@@ -68,18 +94,41 @@ async fn livez(State(status): State<Watched>) -> Response {
     .into_response()
 }
 
-async fn readyz(State(status): State<Watched>) -> Response {
-    let (ready, body) = health::readiness(&status.borrow());
-    let code = if ready {
+async fn readyz(State(sources): State<Sources>) -> Response {
+    let status = sources.status.borrow();
+    let readiness = health::readiness(&status);
+    let body = overview::json(&readiness);
+    let code = if readiness.ready {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    (code, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+    (code, JSON, body).into_response()
 }
 
-async fn metrics_text(State(status): State<Watched>) -> Response {
-    match metrics::encode(&status.borrow()) {
+async fn status_json(State(sources): State<Sources>) -> Response {
+    let body = overview::overview(&sources.status.borrow(), &sources.samples.borrow());
+    (JSON, body).into_response()
+}
+
+async fn history_json(State(sources): State<Sources>) -> Response {
+    (JSON, overview::samples(&sources.samples.borrow())).into_response()
+}
+
+async fn page() -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        // Nothing from elsewhere, whatever a message from a server may contain.
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'",
+        ),
+    ];
+    (headers, include_str!("page.html")).into_response()
+}
+
+async fn metrics_text(State(sources): State<Sources>) -> Response {
+    match metrics::encode(&sources.status.borrow()) {
         Ok(body) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], body).into_response(),
         Err(error) => {
             tracing::error!(error = %error, "cannot write metrics");

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,12 +21,17 @@ pub(super) fn execute(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let settings = resolve::relay(config, args.auto_setup, args.exit_on_halt)?;
     block_on(async {
         let listen = config.admin.listen;
+        let token_file = config.admin.token_file.clone();
         tracing::info!(version = env!("CARGO_PKG_VERSION"), slot = config.postgres.slot, admin = %listen, "starting");
-        serve(settings, listen).await
+        serve(settings, listen, token_file).await
     })?
 }
 
-async fn serve(settings: RelaySettings, listen: SocketAddr) -> anyhow::Result<Exit> {
+async fn serve(
+    settings: RelaySettings,
+    listen: SocketAddr,
+    token_file: Option<PathBuf>,
+) -> anyhow::Result<Exit> {
     let (status, watched) = watch::channel(Status::new(settings.database.source.slot.to_string()));
     let manager = watched.clone();
     let (stop, stopped) = watch::channel(false);
@@ -33,7 +39,8 @@ async fn serve(settings: RelaySettings, listen: SocketAddr) -> anyhow::Result<Ex
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut relay = std::pin::pin!(relay::run(settings, status, stopped));
     // A task of its own: tokio lets a task do only so much at a time, and a busy relay would leave nothing of that.
-    let mut admin = tokio::spawn(async move { admin::serve(admin::listen(listen).await, watched).await });
+    let mut admin =
+        tokio::spawn(async move { admin::serve(admin::listen(listen).await, watched, token_file).await });
     tokio::spawn(systemd::report(manager));
     let mut signals = 0;
     loop {

@@ -331,7 +331,13 @@ pub static KEYS: &[Key] = &[
         "admin.listen",
         Kind::Address,
         Presence::Default("127.0.0.1:10187"),
-        "where /livez, /readyz and /metrics are served",
+        "where /livez, /readyz, /metrics and the status page are served",
+    ),
+    key(
+        "admin.token_file",
+        Kind::Path,
+        Presence::Optional,
+        "a file that holds the token asked for at /metrics, /status and the page",
     ),
     key(
         "log.format",

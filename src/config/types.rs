@@ -111,6 +111,8 @@ pub struct DeliveryConfig {
 pub struct AdminConfig {
     /// Where the HTTP endpoint listens.
     pub listen: SocketAddr,
+    /// Holds the token that whoever looks has to bring, where there is one.
+    pub token_file: Option<PathBuf>,
 }
 
 /// `[log]`
@@ -240,6 +242,7 @@ impl Config {
             },
             admin: AdminConfig {
                 listen: values.required("admin.listen")?,
+                token_file: values.optional("admin.token_file"),
             },
             log: LogConfig {
                 format: values.required("log.format")?,

@@ -14,5 +14,5 @@ mod wake;
 mod watch;
 
 pub use session::DatabaseSettings;
-pub use status::{Delivery, Role, SideState, SideStatus, Status};
+pub use status::{Delivery, Failures, Role, SideState, SideStatus, Status};
 pub use supervisor::{CareSettings, Ending, RelaySettings, run};

@@ -2,8 +2,8 @@
 
 use std::time::{Instant, SystemTime};
 
-use walrelay_engine::Lsn;
 use walrelay_engine::flow::Counters;
+use walrelay_engine::{Lsn, PgTimestamp};
 
 use crate::fault::{Class, Fault, FaultKind};
 
@@ -28,6 +28,8 @@ pub struct Status {
     pub in_flight_bytes: usize,
     /// Events that are held.
     pub held: usize,
+    /// When the oldest unsettled event was committed.
+    pub oldest_unsettled: Option<PgTimestamp>,
     /// The durable LSN, while a session is up.
     pub durable: Option<Lsn>,
     /// How far the log has been received, while a session is up.
@@ -38,10 +40,33 @@ pub struct Status {
     pub sessions: u64,
     /// Links opened.
     pub links: u64,
+    /// How often what went wrong on PostgreSQL's side, tries to connect included.
+    pub database_failures: Failures,
+    /// The same on RabbitMQ's side.
+    pub broker_failures: Failures,
     /// When the relay last went round its loop.
     pub ticked: Instant,
     /// When an event was last settled.
     pub progressed: Option<SystemTime>,
+}
+
+/// Faults of one side by kind: there are few kinds, and few of them ever happen.
+#[derive(Debug, Clone, Default)]
+pub struct Failures(Vec<(FaultKind, u64)>);
+
+impl Failures {
+    /// Counts one more.
+    pub(super) fn count(&mut self, kind: FaultKind) {
+        match self.0.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, count)) => *count += 1,
+            None => self.0.push((kind, 1)),
+        }
+    }
+
+    /// Kinds that happened, and how often.
+    pub fn iter(&self) -> impl Iterator<Item = (FaultKind, u64)> {
+        self.0.iter().copied()
+    }
 }
 
 /// Whose turn it is to stream from the slot.
@@ -136,11 +161,14 @@ impl Status {
             in_flight: 0,
             in_flight_bytes: 0,
             held: 0,
+            oldest_unsettled: None,
             durable: None,
             received: None,
             status_updates: 0,
             sessions: 0,
             links: 0,
+            database_failures: Failures::default(),
+            broker_failures: Failures::default(),
             ticked: Instant::now(),
             progressed: None,
         }

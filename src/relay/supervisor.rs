@@ -147,6 +147,7 @@ impl Relay {
     /// Everything that is possible without waiting. The broker's answers come first: they make room.
     fn turn(&mut self, now: Instant) {
         self.notice_standstill(now);
+        self.flow.tell_time(wall_clock());
         if self.stop_by.is_none() {
             let (settings, waits) = (&self.settings.database, &self.waits);
             self.database
@@ -412,6 +413,7 @@ impl Relay {
             status.in_flight = flow.in_flight();
             status.in_flight_bytes = flow.in_flight_bytes();
             status.held = flow.held_count();
+            status.oldest_unsettled = flow.oldest_unsettled();
             status.durable = flow.durable();
             status.received = flow.received();
             status.ticked = now;
@@ -432,14 +434,18 @@ async fn open_link(connector: Connector) -> Result<Link, Fault> {
 }
 
 fn status_update(positions: Positions) -> StatusUpdate {
-    let since_epoch = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
     StatusUpdate {
         written: positions.received,
         flushed: positions.durable,
         applied: positions.durable,
-        sent_at: PgTimestamp::from_unix_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)),
+        sent_at: wall_clock(),
         reply_requested: positions.reply_requested,
     }
+}
+
+fn wall_clock() -> PgTimestamp {
+    let since_epoch = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    PgTimestamp::from_unix_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX))
 }

@@ -1,5 +1,6 @@
 //! The suite: walrelay's binary against real servers that the test bed starts.
 
+mod admin;
 mod bad_input;
 mod cli;
 mod complaint;

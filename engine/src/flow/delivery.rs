@@ -263,6 +263,10 @@ impl Flow {
             Outcome::Confirmed => {
                 let probe = self.take_probe(seq);
                 self.counters.confirmed += 1;
+                if let Some(entry) = self.window.entry(seq) {
+                    let committed = entry.key.transaction.commit_time;
+                    self.counters.commit_to_confirm.observe(committed, self.wall);
+                }
                 self.settle(seq, Lsn::INVALID);
                 return self.resolved(probe, now);
             }

@@ -26,10 +26,12 @@ pub use stored::{StoredEvent, Unfit};
 use retries::Retries;
 
 use crate::Lsn;
+use crate::PgTimestamp;
 use crate::confirms::Confirms;
 use crate::event::OutboxTable;
 use crate::history::History;
 use crate::hold::Hold;
+use crate::latency::Latency;
 use crate::ledger::Ledger;
 use crate::policy::Policies;
 use crate::rate::Rate;
@@ -93,6 +95,8 @@ pub struct Flow {
     discarded: VecDeque<Discarded>,
     retries: Retries,
     stopping: bool,
+    /// What our clock says, as of the last [`Flow::tell_time`].
+    wall: PgTimestamp,
 }
 
 /// Which log positions refer to: they mean nothing in another one.
@@ -161,6 +165,8 @@ pub struct Counters {
     pub recognised: u64,
     /// Transactions received whole.
     pub transactions: u64,
+    /// How long confirmed events took from their commit.
+    pub commit_to_confirm: Latency,
 }
 
 /// Positions to report to PostgreSQL.
@@ -221,7 +227,13 @@ impl Flow {
                 ..Scratch::default()
             },
             stopping: false,
+            wall: PgTimestamp::default(),
         }
+    }
+
+    /// What the wall clock says now: only for measuring how long events took since their commit.
+    pub const fn tell_time(&mut self, wall: PgTimestamp) {
+        self.wall = wall;
     }
 
     /// A new session streams from the slot. Returns whether its log is another one than before: then what was in
@@ -384,6 +396,14 @@ impl Flow {
     #[must_use]
     pub fn received(&self) -> Option<Lsn> {
         self.session.as_ref().map(|session| session.received)
+    }
+
+    /// When the oldest unsettled event was committed.
+    #[must_use]
+    pub fn oldest_unsettled(&self) -> Option<PgTimestamp> {
+        self.window
+            .oldest()
+            .map(|entry| entry.key.transaction.commit_time)
     }
 
     fn silence_deadline(&self) -> Option<Instant> {

@@ -76,6 +76,8 @@ impl Relay {
 
     pub(super) fn fail_session(&mut self, fault: Fault, now: Instant) {
         self.note_halt(fault.kind);
+        self.status
+            .send_modify(|status| status.database_failures.count(fault.kind));
         self.flow.session_lost();
         self.watch = None;
         drop(self.database.failed(fault, now));
@@ -125,6 +127,8 @@ impl Relay {
 
     pub(super) fn lose_link(&mut self, fault: Fault, now: Instant) {
         self.note_halt(fault.kind);
+        self.status
+            .send_modify(|status| status.broker_failures.count(fault.kind));
         self.flow.link_lost();
         if let Some(link) = self.broker.failed(fault, now) {
             // Nothing waits for this task: it answers the broker's close, or the deadline drops the socket.
