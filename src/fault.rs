@@ -229,9 +229,9 @@ fault_kinds! {
     /// A message stayed without an answer beyond `delivery.confirm_timeout`.
     ConfirmTimeout: Unavailable, "confirm_timeout",
         "check the queues bound to the exchange: a quorum queue without majority answers nothing";
-    /// The broker, or something before it, said what the protocol does not allow.
-    BrokerProtocol: Halted, "broker_protocol",
-        "check that rabbitmq.uri names an AMQP 0-9-1 port of RabbitMQ 3.10 or newer";
+    /// The broker, or something before it, said what the protocol does not allow. A new link may well behave again.
+    BrokerProtocol: Unavailable, "broker_protocol",
+        "if it lasts, check that rabbitmq.uri names an AMQP 0-9-1 port of RabbitMQ 3.10 or newer";
     /// The exchange does not exist (404).
     ExchangeMissing: Halted, "exchange_missing",
         "declare the exchange, let walrelay do so ([rabbitmq.declare]), or correct rabbitmq.exchange";
