@@ -201,7 +201,7 @@ fault_kinds! {
         "nothing to do: everything unacknowledged is read and published again; check why the database was restored";
     /// The stream brought a row of a table that is not configured (rule 4).
     TableUnknown: Halted, "table_unknown",
-        "add the table to [[outbox]] or take it out of the publication";
+        "add the table to [[outbox]], list it in postgres.ignore_tables, or take it out of the publication";
     /// A frame larger than the cap that is no row: large rows are read whatever their size.
     FrameTooLarge: Halted, "frame_too_large",
         "raise delivery.max_event_bytes above that size; if it is far beyond, check what answers at postgres.url";

@@ -1,6 +1,7 @@
 //! The suite: walrelay's binary against real servers that the test bed starts.
 
 mod bad_input;
+mod broker_list;
 mod cli;
 mod complaint;
 mod dead_letters;
@@ -8,6 +9,7 @@ mod faults;
 mod guard;
 mod handshake;
 mod health;
+mod ignore_tables;
 mod link;
 mod load;
 mod main_path;

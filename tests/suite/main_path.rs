@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use walrelay_testbed::{Delivery, Recorder};
 
 use crate::world::{
-    EXCHANGE, LONG, QUEUE, World, header, held_commit, insert_event, position, text, wal_end,
+    EXCHANGE, LONG, QUEUE, World, header, held_commit, insert_event, position, text, tx_seq, wal_end,
 };
 
 /// Inserts an event whose type is a label, to be recognised by its routing key.
@@ -35,11 +35,6 @@ fn label(delivery: &Delivery) -> String {
     key.map(|(_, event_type)| event_type)
         .unwrap_or_default()
         .to_owned()
-}
-
-fn tx_seq(delivery: &Delivery) -> Option<i64> {
-    let headers = delivery.properties.headers().as_ref()?.inner();
-    headers.get("tx_seq")?.as_long_long_int()
 }
 
 fn content_type(delivery: &Delivery) -> Option<&str> {

@@ -126,6 +126,12 @@ pub(crate) fn header<'a>(delivery: &'a Delivery, name: &str) -> Option<&'a str> 
     std::str::from_utf8(headers.get(name)?.as_long_string()?.as_bytes()).ok()
 }
 
+/// The event's place in its transaction, among a message's headers.
+pub(crate) fn tx_seq(delivery: &Delivery) -> Option<i64> {
+    let headers = delivery.properties.headers().as_ref()?.inner();
+    headers.get("tx_seq")?.as_long_long_int()
+}
+
 /// `X/Y` as a number.
 pub(crate) fn position(lsn: &str) -> Result<i64> {
     let (high, low) = lsn.split_once('/').context("an LSN")?;
