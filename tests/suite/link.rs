@@ -279,6 +279,40 @@ async fn a_swallowed_confirm_ends_in_a_new_link_that_tries_the_oldest_message_al
     scripted.acknowledged().await
 }
 
+/// R12: others are answered all the while, and none of them is sent again.
+#[tokio::test]
+async fn one_confirm_swallowed_among_thousands_is_found_and_costs_one_duplicate() -> Result<()> {
+    const EVENTS: usize = 3_000;
+    const SWALLOWED: usize = 1_500;
+    let configure = |relay: RelayBuilder| relay.text("delivery.confirm_timeout", "6s");
+    let (mut scripted, mut connection) = Scripted::start(configure).await?;
+    let sql = format!(
+        "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
+         select gen_random_uuid(), 'order', n, 'OrderCreated', jsonb_build_object('number', n)
+         from generate_series(1, {EVENTS}) n"
+    );
+    scripted.client.batch_execute(&sql).await?;
+    let mut answered = 0;
+    while let Ok(message) = connection.published().await {
+        let number = number(&message)?;
+        if number != SWALLOWED && connection.send(&answer::ack(number as u64, false)).await.is_ok() {
+            answered = number;
+        }
+    }
+    // Nothing is admitted further than a window beyond the oldest.
+    ensure!((2_000..EVENTS).contains(&answered), "answered up to {answered}");
+    scripted.counted("unanswered", 1.0).await?;
+    let mut connection = scripted.reopened("confirm_timeout").await?;
+    assert_eq!(numbers(&mut connection, 1).await?, [SWALLOWED]);
+    connection.send(&answer::ack(1, false)).await?;
+    let rest: Vec<usize> = (answered + 1..=EVENTS).collect();
+    for (tag, expected) in (2..).zip(rest) {
+        assert_eq!(numbers(&mut connection, 1).await?, [expected]);
+        connection.send(&answer::ack(tag, false)).await?;
+    }
+    scripted.acknowledged().await
+}
+
 #[tokio::test]
 async fn nothing_is_published_while_blocked_and_the_confirm_time_out_waits() -> Result<()> {
     let configure = |relay: RelayBuilder| relay.text("delivery.confirm_timeout", "1s");

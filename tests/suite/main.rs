@@ -1,7 +1,11 @@
 //! The suite: walrelay's binary against real servers that the test bed starts.
 
 mod bad_input;
+mod broker_access;
+mod broker_closes;
 mod broker_list;
+mod broker_network;
+mod broker_queues;
 mod cli;
 mod complaint;
 mod dead_letters;
