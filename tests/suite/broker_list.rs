@@ -83,3 +83,27 @@ async fn with_exit_on_halt_the_process_ends_once_every_broker_of_the_list_needs_
     };
     Ok(eventually("both to be named", LONG, both_named).await?)
 }
+
+/// I9: of brokers that fail in turn for different reasons, each is told of once.
+#[tokio::test]
+async fn what_is_wrong_with_each_broker_of_the_list_is_said_once() -> Result<()> {
+    let world = World::new().await?;
+    let uris = [
+        format!("amqp://u:{SECRET}@127.0.0.1:{}/v", free_port()),
+        format!("amqp://nobody:{SECRET}@127.0.0.1:{}/%2f", world.vhost.port()),
+    ];
+    let list = serde_json::to_string(&uris)?;
+    let mut relay = world.relay().set("rabbitmq.uri", &list).build()?;
+    relay.setup().await?;
+    relay.start()?;
+    let count = |cause: &str, level: &str| {
+        let of_both = |line: &&String| line.contains(cause) && line.contains(level);
+        relay.log().iter().filter(of_both).count()
+    };
+    let tried = || std::future::ready(count("broker_authentication", "\"DEBUG\"") >= 2);
+    eventually("three rounds", LONG, tried).await?;
+    for cause in ["broker_unreachable", "broker_authentication"] {
+        assert_eq!(count(cause, "\"WARN\""), 1, "{cause}");
+    }
+    Ok(())
+}
