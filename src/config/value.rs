@@ -146,20 +146,13 @@ impl Value {
 
     /// The texts of a list; else the one [`text`](Self::text).
     pub(super) fn texts(&self) -> Vec<&str> {
-        match self {
-            Self::Texts(texts) => texts.iter().map(String::as_str).collect(),
-            Self::Secrets(texts) => texts.iter().map(SecretString::expose_secret).collect(),
-            Self::Text(_)
-            | Self::Secret(_)
-            | Self::Word(_)
-            | Self::Path(_)
-            | Self::Duration(_)
-            | Self::Size(_)
-            | Self::Integer(_)
-            | Self::Boolean(_)
-            | Self::Address(_)
-            | Self::LogLevels(_) => vec![self.text()],
+        if let Self::Texts(texts) = self {
+            return texts.iter().map(String::as_str).collect();
         }
+        if let Self::Secrets(texts) = self {
+            return texts.iter().map(SecretString::expose_secret).collect();
+        }
+        vec![self.text()]
     }
 
     /// Checks the range of the key's kind, then the key's own check.

@@ -10,7 +10,7 @@ use walrelay_testbed::{
     eventually_some, shared_postgres,
 };
 
-use crate::world::{LONG, insert_event};
+use crate::world::{LONG, commit_at_once, insert_event};
 
 /// Frames as small as AMQP allows, and a heartbeat of ours every two seconds: a clock for what must not come.
 const OFFER: Offer = Offer {
@@ -286,12 +286,7 @@ async fn one_confirm_swallowed_among_thousands_is_found_and_costs_one_duplicate(
     const SWALLOWED: usize = 1_500;
     let configure = |relay: RelayBuilder| relay.text("delivery.confirm_timeout", "6s");
     let (mut scripted, mut connection) = Scripted::start(configure).await?;
-    let sql = format!(
-        "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
-         select gen_random_uuid(), 'order', n, 'OrderCreated', jsonb_build_object('number', n)
-         from generate_series(1, {EVENTS}) n"
-    );
-    scripted.client.batch_execute(&sql).await?;
+    commit_at_once(&scripted.client, EVENTS).await?;
     let mut answered = 0;
     while let Ok(message) = connection.published().await {
         let number = number(&message)?;

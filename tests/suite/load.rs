@@ -7,7 +7,7 @@ use walrelay_testbed::{
     Keep, Postgres, PostgresOptions, QueueOptions, Recorder, eventually, shared_rabbitmq,
 };
 
-use crate::world::{EXCHANGE, QUEUE, World, wal_end};
+use crate::world::{EXCHANGE, QUEUE, World, commit_at_once};
 
 /// I1, I5.
 #[tokio::test]
@@ -23,13 +23,7 @@ async fn a_million_events_in_one_transaction_arrive_within_64_mib() -> Result<()
     let recorder = Recorder::keeping(&world.vhost, QUEUE, Keep::Ids).await?;
     let relay = world.running().await?;
 
-    let sql = format!(
-        "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
-         select gen_random_uuid(), 'order', n % 1000, 'OrderCreated', jsonb_build_object('number', n)
-         from generate_series(1, {EVENTS}) n"
-    );
-    world.client.batch_execute(&sql).await?;
-    let committed = wal_end(&world.client).await?;
+    let committed = commit_at_once(&world.client, EVENTS).await?;
     recorder
         .wait_for_distinct(EVENTS, Duration::from_secs(600))
         .await?;
