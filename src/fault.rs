@@ -201,7 +201,7 @@ fault_kinds! {
         "nothing to do: everything unacknowledged is read and published again; check why the database was restored";
     /// The stream brought a row of a table that is not configured (rule 4).
     TableUnknown: Halted, "table_unknown",
-        "add the table to [[outbox]] or take it out of the publication";
+        "add the table to [[outbox]], list it in postgres.ignore_tables, or take it out of the publication";
     /// A frame larger than the cap that is no row: large rows are read whatever their size.
     FrameTooLarge: Halted, "frame_too_large",
         "raise delivery.max_event_bytes above that size; if it is far beyond, check what answers at postgres.url";
@@ -229,9 +229,9 @@ fault_kinds! {
     /// A message stayed without an answer beyond `delivery.confirm_timeout`.
     ConfirmTimeout: Unavailable, "confirm_timeout",
         "check the queues bound to the exchange: a quorum queue without majority answers nothing";
-    /// The broker, or something before it, said what the protocol does not allow.
-    BrokerProtocol: Halted, "broker_protocol",
-        "check that rabbitmq.uri names an AMQP 0-9-1 port of RabbitMQ 3.10 or newer";
+    /// The broker, or something before it, said what the protocol does not allow. A new link may well behave again.
+    BrokerProtocol: Unavailable, "broker_protocol",
+        "if it lasts, check that rabbitmq.uri names an AMQP 0-9-1 port of RabbitMQ 3.10 or newer";
     /// The exchange does not exist (404).
     ExchangeMissing: Halted, "exchange_missing",
         "declare the exchange, let walrelay do so ([rabbitmq.declare]), or correct rabbitmq.exchange";

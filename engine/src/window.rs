@@ -156,6 +156,15 @@ impl Failure {
             Self::Invalid { .. } => false,
         }
     }
+
+    /// Whether it passes without a person: the broker's state, not the event's fault (R11).
+    #[must_use]
+    pub const fn heals_alone(&self) -> bool {
+        match self {
+            Self::Nacked | Self::Unanswered => true,
+            Self::Unroutable { .. } | Self::Refused { .. } | Self::Invalid { .. } => false,
+        }
+    }
 }
 
 /// Whether an event that the stream brings is known already.

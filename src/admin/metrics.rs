@@ -75,6 +75,11 @@ impl Collector for Snapshot {
                 counters.already_sent,
             ),
             (
+                "ignored",
+                "Rows inserted into tables of postgres.ignore_tables",
+                counters.ignored,
+            ),
+            (
                 "recognised",
                 "Events brought again that were settled or in flight",
                 counters.recognised,

@@ -3,9 +3,10 @@
 use std::error::Error;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use secrecy::ExposeSecret as _;
 use walrelay_engine::event::{OutboxTable, Route};
-use walrelay_engine::flow::FlowConfig;
+use walrelay_engine::flow::{FlowConfig, IgnoredTable};
 use walrelay_engine::policy::{Policies, Policy};
 use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
@@ -14,7 +15,7 @@ use crate::config::{Config, ExchangeType, FailurePolicy, Ordering, Validator};
 use crate::net::tls::{RootSource, TlsVerification};
 use crate::postgres;
 use crate::postgres::{ConnectTarget, PublicationName, QualifiedTable, SlotName, Source, StartOptions};
-use crate::rabbitmq::{self, BrokerUri, Exchange};
+use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange};
 use crate::relay::{CareSettings, DatabaseSettings, RelaySettings};
 
 /// The time for connecting to the broker, all steps together.
@@ -28,6 +29,7 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("postgres.url", check::<ConnectTarget>),
     ("postgres.slot", check::<SlotName>),
     ("postgres.publication", check::<PublicationName>),
+    ("postgres.ignore_tables", check::<QualifiedTable>),
     ("outbox.table", check::<QualifiedTable>),
     ("rabbitmq.uri", |text| Ok(BrokerUri::parse(text).map(drop)?)),
     ("rabbitmq.exchange", |text| Ok(Template::parse(text).map(drop)?)),
@@ -81,12 +83,15 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         unroutable: policy(delivery.on_unroutable),
         invalid: policy(delivery.on_invalid),
     };
+    let ignore_tables = config.postgres.ignore_tables.iter().map(|table| table.parse());
+    let ignore_tables = ignore_tables.collect::<Result<Vec<QualifiedTable>, _>>()?;
     let flow = FlowConfig {
         tables: source
             .tables
             .iter()
             .map(|table| outbox_table(table, &route))
             .collect(),
+        ignore_tables: ignore_tables.iter().map(ignored_table).collect(),
         limits: WindowLimits {
             events: delivery.max_in_flight.into(),
             bytes: delivery.max_in_flight_bytes.try_into()?,
@@ -103,10 +108,11 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         max_rate: delivery.max_rate,
     };
     Ok(RelaySettings {
-        broker: broker(config, &route, auto_setup)?,
+        brokers: brokers(config, &route, auto_setup)?,
         database: DatabaseSettings {
             connector,
             source,
+            ignore_tables,
             start,
             auto_setup,
         },
@@ -137,27 +143,38 @@ fn outbox_table(table: &QualifiedTable, route: &Route) -> OutboxTable {
     }
 }
 
-fn broker(config: &Config, route: &Route, auto_setup: bool) -> anyhow::Result<rabbitmq::Connector> {
+fn ignored_table(table: &QualifiedTable) -> IgnoredTable {
+    IgnoredTable {
+        schema: table.schema.clone(),
+        name: table.name.clone(),
+    }
+}
+
+fn brokers(config: &Config, route: &Route, auto_setup: bool) -> anyhow::Result<Brokers> {
     let rabbitmq = &config.rabbitmq;
-    let uri = BrokerUri::parse(rabbitmq.uri.expose_secret())?;
     let roots = rabbitmq
         .ca_file
         .clone()
         .map_or(RootSource::System, RootSource::File);
-    let tls = uri.tls.then_some(TlsVerification::Full(roots));
     let declare = rabbitmq.declare.or(auto_setup.then_some(ExchangeType::Topic));
     // An exchange with a column in its name is known only when an event comes.
     let exchange = route.exchange.as_constant().map(|name| Exchange {
         name: name.to_owned(),
         declare: declare.map(|kind| kind.as_str().to_owned()),
     });
-    Ok(rabbitmq::Connector {
-        uri,
-        password_file: rabbitmq.password_file.clone(),
-        tls,
-        name: format!("walrelay {}", config.postgres.slot),
-        heartbeat: rabbitmq.heartbeat,
-        exchanges: exchange.into_iter().collect(),
-        timeout: BROKER_TIMEOUT,
-    })
+    let connectors = rabbitmq.uris.iter().map(|uri| {
+        let uri = BrokerUri::parse(uri.expose_secret())?;
+        Ok(rabbitmq::Connector {
+            tls: uri.tls.then(|| TlsVerification::Full(roots.clone())),
+            uri,
+            password_file: rabbitmq.password_file.clone(),
+            name: format!("walrelay {}", config.postgres.slot),
+            heartbeat: rabbitmq.heartbeat,
+            exchanges: exchange.clone().into_iter().collect(),
+            timeout: BROKER_TIMEOUT,
+        })
+    });
+    let mut connectors = connectors.collect::<anyhow::Result<Vec<_>>>()?.into_iter();
+    let first = connectors.next().context("rabbitmq.uri is empty")?;
+    Ok(Brokers::new(first, connectors))
 }

@@ -29,6 +29,8 @@ pub struct Key {
 pub enum Kind {
     /// Any text.
     Text,
+    /// One text or a list of texts; in a variable or a flag, with commas between them.
+    Texts,
     /// Text with `{placeholders}`; its own module parses it.
     Template,
     /// A path, relative to the current folder; never empty.
@@ -131,6 +133,12 @@ pub static KEYS: &[Key] = &[
         )
     },
     key(
+        "postgres.ignore_tables",
+        Kind::Texts,
+        Presence::Default(""),
+        "tables of the publication that are no outbox; a row of any other one halts delivery",
+    ),
+    key(
         "postgres.wal_sender_timeout",
         Kind::Duration {
             min: Duration::from_secs(1),
@@ -171,9 +179,9 @@ pub static KEYS: &[Key] = &[
         check: Some(not_empty),
         ..key(
             "rabbitmq.uri",
-            Kind::Text,
+            Kind::Texts,
             Presence::Required,
-            "the broker, as an amqp or amqps URI",
+            "the broker, as an amqp or amqps URI; of a list each is tried in turn",
         )
     },
     key(

@@ -201,20 +201,26 @@ fn flags(sources: &Sources<'_>) -> Layer {
 }
 
 fn refused(settings: &Settings, validators: &[Validator]) -> Vec<Problem> {
-    let checks = settings.iter().flat_map(|setting| {
-        let of_key = validators.iter().filter(|(path, _)| *path == setting.key.path);
-        of_key.map(move |(_, check)| (setting, check))
-    });
-    let refused = checks.filter_map(|(setting, check)| {
-        let source = check(setting.value.text()).err()?;
-        let kind = ProblemKind::Refused {
-            key: setting.key.path,
-            source,
-        };
-        Some(Problem {
-            origin: Some(setting.origin.clone()),
-            kind,
-        })
-    });
-    refused.collect()
+    let mut problems = Vec::new();
+    for setting in settings.iter() {
+        let texts = setting.value.texts();
+        for (path, check) in validators {
+            if *path != setting.key.path {
+                continue;
+            }
+            for (index, text) in texts.iter().enumerate() {
+                let Err(source) = check(text) else { continue };
+                let kind = ProblemKind::Refused {
+                    key: setting.key.path,
+                    item: (texts.len() > 1).then_some(index + 1),
+                    source,
+                };
+                problems.push(Problem {
+                    origin: Some(setting.origin.clone()),
+                    kind,
+                });
+            }
+        }
+    }
+    problems
 }

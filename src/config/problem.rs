@@ -68,10 +68,12 @@ pub enum ProblemKind {
         rule: String,
     },
     /// A value that its own module refused.
-    #[error("{key} is not valid")]
+    #[error("{key}{} is not valid", .item.map_or_else(String::new, |item| format!(" (item {item})")))]
     Refused {
         /// The key's path.
         key: &'static str,
+        /// Which of several texts, counted from 1.
+        item: Option<usize>,
         /// Why, in words that show no secret.
         #[source]
         source: Box<dyn Error + Send + Sync>,

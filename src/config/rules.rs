@@ -6,7 +6,8 @@ use super::value::Value;
 pub type Rule = fn(&Value) -> Result<(), &'static str>;
 
 pub(super) fn not_empty(value: &Value) -> Result<(), &'static str> {
-    if value.text().is_empty() {
+    let texts = value.texts();
+    if texts.is_empty() || texts.contains(&"") {
         Err("not empty")
     } else {
         Ok(())

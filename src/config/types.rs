@@ -41,6 +41,8 @@ pub struct PostgresConfig {
     pub slot: String,
     /// The publication: 1 to 63 bytes.
     pub publication: String,
+    /// Tables of the publication that are no outbox, as `schema.table`, not yet parsed.
+    pub ignore_tables: Vec<String>,
     /// `wal_sender_timeout` of the relay's own session; 1 s or more.
     pub wal_sender_timeout: Duration,
     /// Time between status updates while nothing moves; less than half of `wal_sender_timeout`.
@@ -59,9 +61,9 @@ pub struct OutboxConfig {
 /// `[rabbitmq]`
 #[derive(Debug, Clone)]
 pub struct RabbitmqConfig {
-    /// An `amqp` or `amqps` URI, as written.
-    pub uri: SecretString,
-    /// A file with the password, read at every connect.
+    /// `amqp` or `amqps` URIs, as written, to be tried in turn; at least one.
+    pub uris: Vec<SecretString>,
+    /// A file with the password, read at every connect; for each URI.
     pub password_file: Option<PathBuf>,
     /// The template of the exchange; empty for the default exchange.
     pub exchange: String,
@@ -211,13 +213,14 @@ impl Config {
                 password_file: values.optional("postgres.password_file"),
                 slot: values.required("postgres.slot")?,
                 publication: values.required("postgres.publication")?,
+                ignore_tables: values.required("postgres.ignore_tables")?,
                 wal_sender_timeout: values.required("postgres.wal_sender_timeout")?,
                 status_interval: values.required("postgres.status_interval")?,
                 guard_interval: values.required("postgres.guard_interval")?,
             },
             outbox: outbox.collect::<Result<_, Problem>>()?,
             rabbitmq: RabbitmqConfig {
-                uri: values.required("rabbitmq.uri")?,
+                uris: values.required("rabbitmq.uri")?,
                 password_file: values.optional("rabbitmq.password_file"),
                 exchange: values.required("rabbitmq.exchange")?,
                 routing_key: values.required("rabbitmq.routing_key")?,
@@ -296,12 +299,25 @@ fn contradictions(settings: &Settings) -> Vec<Problem> {
             kind,
         });
     }
+    let ignored = settings.values.get("postgres.ignore_tables");
     let mut seen = BTreeSet::new();
     for setting in settings
         .outbox
         .iter()
         .filter_map(|entry| entry.get("outbox.table"))
     {
+        if let Some(ignored) = ignored
+            && ignored.value.texts().contains(&setting.value.text())
+        {
+            let kind = ProblemKind::Contradiction(format!(
+                "postgres.ignore_tables names {:?}, which is an outbox.table",
+                setting.value.text()
+            ));
+            problems.push(Problem {
+                origin: Some(ignored.origin.clone()),
+                kind,
+            });
+        }
         if !seen.insert(setting.value.text()) {
             let kind = ProblemKind::OutboxTwice(setting.value.text().to_owned());
             problems.push(Problem {
@@ -356,6 +372,8 @@ macro_rules! fields {
 fields! {
     String: Text(text) => Some(text.clone());
     SecretString: Secret(text) => Some(text.clone());
+    Vec<String>: Texts(texts) => Some(texts.clone());
+    Vec<SecretString>: Secrets(texts) => Some(texts.clone());
     PathBuf: Path(path) => Some(path.clone());
     Duration: Duration(wait) => Some(*wait);
     u64: Size(bytes) => Some(*bytes);

@@ -20,6 +20,10 @@ pub enum Value {
     Text(String),
     /// Text of a key that is secret.
     Secret(SecretString),
+    /// Of [`Kind::Texts`], in their order.
+    Texts(Vec<String>),
+    /// The same of a key that is secret.
+    Secrets(Vec<SecretString>),
     /// Of [`Kind::Path`].
     Path(PathBuf),
     /// Of [`Kind::Duration`].
@@ -51,6 +55,7 @@ impl Value {
             Kind::Size { .. } => text.parse().ok().map(|size: ByteSize| Self::Size(size.as_u64())),
             Kind::Text | Kind::Template if key.secret => Some(Self::Secret(text.into())),
             Kind::Text | Kind::Template => Some(Self::Text(text.to_owned())),
+            Kind::Texts => Some(Self::listed(key, separated(text))),
             Kind::Path => (!text.is_empty()).then(|| Self::Path(text.into())),
             Kind::Duration { .. } => humantime::parse_duration(text).ok().map(Self::Duration),
             Kind::Choice(words) => words
@@ -90,6 +95,20 @@ impl Value {
                 described(other),
                 String::new(),
             )),
+            (Kind::Texts, DeValue::String(text)) => {
+                Self::listed(key, vec![text.as_ref()]).fits(key, || described(value))
+            }
+            (Kind::Texts, DeValue::Array(items)) => {
+                let mut texts = Vec::with_capacity(items.len());
+                for (index, item) in items.iter().enumerate() {
+                    let Some(text) = item.get_ref().as_str() else {
+                        let hint = format!("; item {} is no text", index + 1);
+                        return Err(impossible(key, expected(key.kind), described(value), hint));
+                    };
+                    texts.push(text);
+                }
+                Self::listed(key, texts).fits(key, || described(value))
+            }
             (_, DeValue::String(text)) => Self::from_text(key, text),
             (_, other) => Err(impossible(
                 key,
@@ -100,13 +119,22 @@ impl Value {
         }
     }
 
+    fn listed(key: &'static Key, texts: Vec<&str>) -> Self {
+        match key.secret {
+            true => Self::Secrets(texts.into_iter().map(SecretString::from).collect()),
+            false => Self::Texts(texts.into_iter().map(str::to_owned).collect()),
+        }
+    }
+
     /// The text of a text, in plain even where it is secret; empty for other kinds.
     pub(super) fn text(&self) -> &str {
         match self {
             Self::Text(text) => text,
             Self::Secret(text) => text.expose_secret(),
             Self::Word(word) => word,
-            Self::Path(_)
+            Self::Texts(_)
+            | Self::Secrets(_)
+            | Self::Path(_)
             | Self::Duration(_)
             | Self::Size(_)
             | Self::Integer(_)
@@ -114,6 +142,17 @@ impl Value {
             | Self::Address(_)
             | Self::LogLevels(_) => "",
         }
+    }
+
+    /// The texts of a list; else the one [`text`](Self::text).
+    pub(super) fn texts(&self) -> Vec<&str> {
+        if let Self::Texts(texts) = self {
+            return texts.iter().map(String::as_str).collect();
+        }
+        if let Self::Secrets(texts) = self {
+            return texts.iter().map(SecretString::expose_secret).collect();
+        }
+        vec![self.text()]
     }
 
     /// Checks the range of the key's kind, then the key's own check.
@@ -134,6 +173,20 @@ impl Value {
     }
 }
 
+/// The parts between commas. A comma within double quotes, as a quoted name of SQL may hold, separates nothing.
+fn separated(text: &str) -> Vec<&str> {
+    if text.trim().is_empty() {
+        return Vec::new();
+    }
+    let mut quoted = false;
+    text.split(|c| {
+        quoted ^= c == '"';
+        c == ',' && !quoted
+    })
+    .map(str::trim)
+    .collect()
+}
+
 fn impossible(key: &'static Key, expected: String, found: String, hint: String) -> ProblemKind {
     let found = if key.secret {
         String::new()
@@ -149,6 +202,7 @@ fn impossible(key: &'static Key, expected: String, found: String, hint: String) 
 fn expected(kind: Kind) -> String {
     match kind {
         Kind::Text | Kind::Template => "a text in quotes".to_owned(),
+        Kind::Texts => "a text in quotes or a list of such".to_owned(),
         Kind::Path => "a path in quotes".to_owned(),
         Kind::Duration { .. } => "a duration such as \"10s\" or \"100ms\"".to_owned(),
         Kind::Size { .. } => "a size such as \"32MiB\" or a number of bytes".to_owned(),
@@ -177,6 +231,7 @@ fn range(kind: Kind) -> String {
         Kind::Size { min, max } => format!("from {} to {}", size_text(min), size_text(max)),
         Kind::Integer { min, max } => format!("from {min} to {max}"),
         Kind::Text
+        | Kind::Texts
         | Kind::Template
         | Kind::Path
         | Kind::Boolean
@@ -192,6 +247,7 @@ fn nearest(kind: Kind, text: &str) -> String {
         Kind::LogLevels => suggest::nearest_word(text, LogLevels::WORDS.iter().copied()),
         Kind::Boolean => suggest::nearest_word(text, ["true", "false"]),
         Kind::Text
+        | Kind::Texts
         | Kind::Template
         | Kind::Path
         | Kind::Duration { .. }
@@ -244,6 +300,12 @@ pub(super) fn to_toml(value: &Value) -> String {
     match value {
         Value::Text(text) => quoted(text),
         Value::Secret(text) => quoted(&super::mask::masked(text.expose_secret())),
+        Value::Texts(texts) => listing(texts.iter().map(|text| quoted(text))),
+        Value::Secrets(texts) => listing(
+            texts
+                .iter()
+                .map(|text| quoted(&super::mask::masked(text.expose_secret()))),
+        ),
         Value::Path(path) => quoted(&path.to_string_lossy()),
         Value::Duration(wait) => quoted(&humantime::format_duration(*wait).to_string()),
         Value::Size(bytes) => quoted(&size_text(*bytes)),
@@ -252,6 +314,15 @@ pub(super) fn to_toml(value: &Value) -> String {
         Value::Word(word) => quoted(word),
         Value::Address(address) => quoted(&address.to_string()),
         Value::LogLevels(levels) => quoted(&levels.to_string()),
+    }
+}
+
+/// A list; a single item stands for itself.
+fn listing(items: impl Iterator<Item = String>) -> String {
+    let items: Vec<_> = items.collect();
+    match items.as_slice() {
+        [one] => one.clone(),
+        _ => format!("[{}]", items.join(", ")),
     }
 }
 

@@ -13,6 +13,7 @@ use walrelay_engine::flow::CHANNEL;
 use super::error::Phase;
 use super::link::{Negotiated, append_close_answer};
 use super::{BrokerError, BrokerUri, Exchange, Link};
+use crate::fault::Fault;
 use crate::net::tls::{self, TlsVerification};
 use crate::net::{self, Stream, Wire};
 
@@ -64,6 +65,26 @@ impl Connector {
                 step: opening.step,
                 limit: self.timeout,
             }),
+        }
+    }
+
+    /// An error of this broker's as a fault that names the broker.
+    #[must_use]
+    pub fn fault(&self, error: &BrokerError) -> Fault {
+        let fault = Fault::new(error.kind(), error);
+        Fault {
+            message: self.named(fault.message),
+            ..fault
+        }
+    }
+
+    /// A message about this broker, with its host and port unless they are in it.
+    #[must_use]
+    pub fn named(&self, message: String) -> String {
+        let endpoint = self.uri.endpoint();
+        match message.contains(&endpoint) {
+            true => message,
+            false => format!("{endpoint}: {message}"),
         }
     }
 

@@ -1,11 +1,13 @@
 //! The broker's side: connecting, and the link that publishes. What to publish is the engine's decision.
 
+mod brokers;
 mod connect;
 mod error;
 mod link;
 mod topology;
 mod uri;
 
+pub use brokers::Brokers;
 pub use connect::Connector;
 pub use error::BrokerError;
 pub use link::{Link, LinkEvent};

@@ -32,6 +32,9 @@ pub enum UriError {
     /// Not a URL at all.
     #[error("not a URI such as amqp://user@host:5672/%2f")]
     Malformed(#[source] url::ParseError),
+    /// Without a scheme and `//`; what stands there may be a part of a password.
+    #[error("not a URI such as amqp://user@host:5672/%2f")]
+    NotHierarchical,
     /// Another scheme.
     #[error("the scheme is `{0}`, not amqp or amqps")]
     Scheme(String),
@@ -47,6 +50,9 @@ pub enum UriError {
     /// Percent-encoding that does not give UTF-8.
     #[error("the {0} is not UTF-8 when percent-decoded")]
     NotUtf8(&'static str),
+    /// A `?` before an `@`: it belongs to the password, and what follows it must not be shown.
+    #[error("it has a ? before the @: write it as %3F")]
+    Question,
     /// A query, of which none is understood.
     #[error("the parameter `{0}` is unknown: heartbeat, ca_file and the like are keys of [rabbitmq]")]
     Parameter(String),
@@ -62,8 +68,12 @@ impl BrokerUri {
         let (tls, default_port) = match url.scheme() {
             "amqp" => (false, 5672),
             "amqps" => (true, 5671),
-            other => return Err(UriError::Scheme(other.to_owned())),
+            other if text.contains("://") => return Err(UriError::Scheme(other.to_owned())),
+            _ => return Err(UriError::NotHierarchical),
         };
+        if url.query().is_some_and(|query| query.contains('@')) {
+            return Err(UriError::Question);
+        }
         if let Some((name, _)) = url.query_pairs().next() {
             return Err(UriError::Parameter(name.into_owned()));
         }
@@ -167,7 +177,12 @@ mod tests {
     #[test]
     fn a_fault_is_named_without_the_text() {
         for (text, message) in [
-            ("localhost:5672", "the scheme is `localhost`, not amqp or amqps"),
+            ("localhost:5672", "not a URI such as amqp://user@host:5672/%2f"),
+            ("secret:w@h/v", "not a URI such as amqp://user@host:5672/%2f"),
+            (
+                "amqp://u:1?secret@h/v",
+                "it has a ? before the @: write it as %3F",
+            ),
             ("secret", "not a URI such as amqp://user@host:5672/%2f"),
             ("http://h/", "the scheme is `http`, not amqp or amqps"),
             ("amqp:///v", "it names no host"),

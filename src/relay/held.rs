@@ -30,18 +30,26 @@ impl HeldTold {
             return Some(Delivery::Flowing);
         };
         let fault = faults::held(&held);
-        tracing::error!(
-            slot,
-            event_id = held.message_id,
-            commit_lsn = %held.key.transaction.commit_lsn,
-            tx_seq = held.key.tx_seq,
-            exchange = held.exchange,
-            routing_key = held.routing_key,
-            cause = fault.kind.label(),
-            error = fault.message,
-            remedy = fault.kind.remedy(),
-            "event is held"
-        );
+        macro_rules! log {
+            ($level:ident) => {
+                tracing::$level!(
+                    slot,
+                    event_id = held.message_id,
+                    commit_lsn = %held.key.transaction.commit_lsn,
+                    tx_seq = held.key.tx_seq,
+                    exchange = held.exchange,
+                    routing_key = held.routing_key,
+                    cause = fault.kind.label(),
+                    error = fault.message,
+                    remedy = fault.kind.remedy(),
+                    "event is held"
+                )
+            };
+        }
+        match held.failure.heals_alone() {
+            true => log!(warn),
+            false => log!(error),
+        }
         Some(Delivery::Held {
             since: SystemTime::now(),
             fault,

@@ -3,8 +3,8 @@
 use super::standby::{self, Waits};
 use crate::fault::Fault;
 use crate::postgres::{
-    self, Candidate, Connector, ControlSession, Error, Preflight, Replication, Source, StartOptions, Started,
-    guard,
+    self, Candidate, Connector, ControlSession, Error, Preflight, QualifiedTable, Replication, Source,
+    StartOptions, Started, guard,
 };
 
 /// What a session is opened with.
@@ -14,6 +14,8 @@ pub struct DatabaseSettings {
     pub connector: Connector,
     /// Slot, publication and tables.
     pub source: Source,
+    /// Tables of the publication whose rows are passed over.
+    pub ignore_tables: Vec<QualifiedTable>,
     /// How to stream.
     pub start: StartOptions,
     /// Run set-up before the first session (`--auto-setup`).
@@ -59,7 +61,8 @@ async fn look(settings: &DatabaseSettings) -> Result<(), Error> {
     let control = ControlSession::open(&settings.connector, &settings.source.slot).await?;
     let found = check(&control, &settings.source).await;
     control.close().await;
-    for table in found?.others {
+    let others = found?.others.into_iter();
+    for table in others.filter(|table| !settings.ignore_tables.contains(table)) {
         tracing::warn!(table = %table, "the publication has a table that is not configured: a row in it will halt delivery");
     }
     Ok(())

@@ -14,6 +14,9 @@ use crate::fault::{Class, Fault};
 /// A connection that lasted this long has proved itself: the next pauses are short again.
 const PROVED_AFTER: Duration = Duration::from_secs(10);
 
+/// How many faults are remembered as told.
+const TOLD: usize = 16;
+
 /// A connection to one server, opened again and again.
 #[derive(Debug)]
 pub(super) struct Side<C> {
@@ -23,6 +26,8 @@ pub(super) struct Side<C> {
     status: SideStatus,
     /// Whether the fault of the status struck a connection that was up.
     struck_while_up: bool,
+    /// The faults that have been told since the connection was last of use; several servers in turn have several.
+    told: Vec<Fault>,
 }
 
 #[derive(Debug)]
@@ -47,6 +52,7 @@ impl<C: Send + 'static> Side<C> {
                 fault: None,
             },
             struck_while_up: false,
+            told: Vec::new(),
         }
     }
 
@@ -138,6 +144,7 @@ impl<C: Send + 'static> Side<C> {
         } else {
             self.status.since = SystemTime::now();
             self.status.fault = None;
+            self.told.clear();
         }
     }
 
@@ -186,8 +193,9 @@ impl<C: Send + 'static> Side<C> {
 
     /// Something speaks against the connection although it is up, or no longer does.
     pub(super) fn set_fault(&mut self, fault: Option<Fault>) {
-        if let Some(fault) = &fault {
-            self.tell(fault, Duration::ZERO);
+        match &fault {
+            Some(fault) => self.tell(fault, Duration::ZERO),
+            None => self.told.clear(),
         }
         self.status.fault = fault;
         self.status.since = SystemTime::now();
@@ -206,15 +214,16 @@ impl<C: Send + 'static> Side<C> {
         }
     }
 
-    /// One line per change: a fault that merely goes on is repeated at debug only. For a person the words count too:
-    /// the second missing column is news.
-    fn tell(&self, fault: &Fault, delay: Duration) {
+    /// One line per change: a fault that merely goes on, or comes again in turn with others, is repeated at debug only.
+    /// For a person the words count too: the second missing column is news.
+    fn tell(&mut self, fault: &Fault, delay: Duration) {
         let halted = fault.kind.class() == Class::Halted;
-        let known = self
-            .status
-            .fault
-            .as_ref()
-            .is_some_and(|known| known.kind == fault.kind && (!halted || known.message == fault.message));
+        let mut told = self.told.iter();
+        let known = told.any(|told| told.kind == fault.kind && (!halted || told.message == fault.message));
+        if !known {
+            self.told.truncate(TOLD - 1);
+            self.told.insert(0, fault.clone());
+        }
         let (side, cause, remedy) = (self.name, fault.kind.label(), fault.kind.remedy());
         let (error, delay_ms) = (fault.message.as_str(), delay.as_millis());
         match fault.kind.class() {

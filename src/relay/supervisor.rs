@@ -31,7 +31,7 @@ use super::watch::Watch;
 use crate::fault::{Fault, FaultKind};
 use crate::net::Progress;
 use crate::postgres::{Incoming, Replication};
-use crate::rabbitmq::{BrokerError, Connector, Link, LinkEvent};
+use crate::rabbitmq::{BrokerError, Brokers, Connector, Link, LinkEvent};
 
 /// Bytes of messages handed to the socket at once.
 const PUBLISH_TARGET: usize = 128 * 1024;
@@ -48,7 +48,7 @@ pub struct RelaySettings {
     /// PostgreSQL's side.
     pub database: session::DatabaseSettings,
     /// RabbitMQ's side.
-    pub broker: Connector,
+    pub brokers: Brokers,
     /// Delivery.
     pub flow: FlowConfig,
     /// What happens to failed events, and the guard.
@@ -84,6 +84,7 @@ struct Relay {
     flow: Flow,
     database: Side<Replication>,
     broker: Side<Link>,
+    brokers: Brokers,
     errands: Errands,
     care: Care,
     status: watch::Sender<Status>,
@@ -109,6 +110,7 @@ impl Relay {
             errands: Errands::new(),
             care: Care::new(Instant::now(), &settings.care),
             wake: Wake::new(settings.database.start.wal_sender_timeout),
+            brokers: settings.brokers.clone(),
             settings,
             database: Side::new("database"),
             broker: Side::new("broker"),
@@ -154,7 +156,7 @@ impl Relay {
                 .open_if_due(now, || session::open(settings.clone(), waits.clone()));
         }
         if !self.role_unknown {
-            let connector = &self.settings.broker;
+            let connector = self.brokers.current();
             self.broker.open_if_due(now, || open_link(connector.clone()));
         }
         if let Err(error) = self.read_link(now) {
@@ -245,6 +247,7 @@ impl Relay {
             Some(Timeout::Confirm) => {
                 let limit = self.settings.flow.confirm_timeout;
                 let message = format!("the oldest message was not confirmed within {limit:?}");
+                let message = self.brokers.current().named(message);
                 self.drop_link(
                     Fault {
                         kind: FaultKind::ConfirmTimeout,
@@ -427,10 +430,7 @@ impl Relay {
 }
 
 async fn open_link(connector: Connector) -> Result<Link, Fault> {
-    connector
-        .connect()
-        .await
-        .map_err(|error| Fault::new(error.kind(), &error))
+    connector.connect().await.map_err(|error| connector.fault(&error))
 }
 
 fn status_update(positions: Positions) -> StatusUpdate {

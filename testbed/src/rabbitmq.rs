@@ -117,6 +117,11 @@ impl RabbitMq {
         self.tls_port
     }
 
+    /// The name of its Erlang node, for `rabbitmqctl join_cluster` of another one: all share a cookie.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
     /// The broker's process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Process::pid)

@@ -22,7 +22,7 @@ use crate::writer::Writer;
 const SOME: usize = 500;
 
 /// The one broker that tests may kill and starve, one test at a time: it takes seconds to start.
-async fn harmed_broker() -> Result<MutexGuard<'static, RabbitMq>> {
+pub(crate) async fn harmed_broker() -> Result<MutexGuard<'static, RabbitMq>> {
     static BROKER: OnceCell<Mutex<RabbitMq>> = OnceCell::const_new();
     let start =
         async || Ok::<_, anyhow::Error>(Mutex::new(RabbitMq::start(RabbitMqOptions::default()).await?));
@@ -32,24 +32,24 @@ async fn harmed_broker() -> Result<MutexGuard<'static, RabbitMq>> {
     Ok(broker)
 }
 
-async fn shared_recorder(world: &World) -> Result<Arc<Recorder>> {
+pub(crate) async fn shared_recorder(world: &World) -> Result<Arc<Recorder>> {
     Ok(Arc::new(world.recorder().await?))
 }
 
-async fn wait_for_more(recorder: &Recorder) -> Result<()> {
+pub(crate) async fn wait_for_more(recorder: &Recorder) -> Result<()> {
     Ok(recorder
         .wait_for_distinct(recorder.distinct_count() + SOME, LONG)
         .await?)
 }
 
 /// Lets `QUEUE` take only the keys that match.
-async fn bind_only(world: &World, queue: QueueOptions, key: &str) -> Result<()> {
+pub(crate) async fn bind_only(world: &World, queue: QueueOptions, key: &str) -> Result<()> {
     world.vhost.delete_queue(QUEUE).await?;
     world.vhost.declare_queue(queue).await?;
     Ok(world.vhost.bind(QUEUE, EXCHANGE, key).await?)
 }
 
-async fn wait_for_cause(relay: &mut Relay, part: &str, cause: &str) -> Result<Readiness> {
+pub(crate) async fn wait_for_cause(relay: &mut Relay, part: &str, cause: &str) -> Result<Readiness> {
     let named = |readiness: &Readiness| readiness.json[part]["cause"] == cause;
     let readiness = relay.wait_readiness(cause, LONG, named).await?;
     assert_eq!(readiness.status, 503, "{}", readiness.text);
@@ -59,7 +59,7 @@ async fn wait_for_cause(relay: &mut Relay, part: &str, cause: &str) -> Result<Re
     Ok(readiness)
 }
 
-async fn wait_for_metric(relay: &Relay, name: &str, least: f64) -> Result<()> {
+pub(crate) async fn wait_for_metric(relay: &Relay, name: &str, least: f64) -> Result<()> {
     let reached = async || {
         let metrics = relay.metrics().await;
         metrics.is_ok_and(|metrics| metrics.sum(name, &[]) >= least)
@@ -356,7 +356,7 @@ async fn a_relay_killed_under_load_loses_nothing_and_repeats_little() -> Result<
 }
 
 /// Waits for a status update that was sent after this call.
-async fn wait_for_report(world: &World) -> Result<()> {
+pub(crate) async fn wait_for_report(world: &World) -> Result<()> {
     let now = text(&world.client, "select clock_timestamp()::text").await?;
     let sql = format!(
         "select (reply_time > '{now}')::text from pg_stat_replication, pg_replication_slots

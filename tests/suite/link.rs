@@ -10,7 +10,7 @@ use walrelay_testbed::{
     eventually_some, shared_postgres,
 };
 
-use crate::world::{LONG, insert_event};
+use crate::world::{LONG, commit_at_once, insert_event};
 
 /// Frames as small as AMQP allows, and a heartbeat of ours every two seconds: a clock for what must not come.
 const OFFER: Offer = Offer {
@@ -104,11 +104,22 @@ impl Scripted {
         Ok(self.broker.open(OFFER).await?)
     }
 
-    /// Waits until `/readyz` says that an event is held, and that it is for this cause.
+    /// Waits until `/readyz` says that an event is held, and that it is for this cause, and until the log says so at the
+    /// level of what heals alone or needs a person.
     async fn held(&mut self, cause: &str) -> Result<()> {
+        let level = match cause {
+            "event_nacked" | "confirm_timeout" => "\"WARN\"",
+            _ => "\"ERROR\"",
+        };
         let is_held = |json: &Value| json.pointer("/delivery/cause") == Some(&Value::from(cause));
         self.relay
             .wait_readiness(cause, LONG, |readiness| is_held(&readiness.json))
+            .await?;
+        let logged = format!("\"cause\":\"{cause}\"");
+        self.relay
+            .wait_for_log("the held event", LONG, |line| {
+                line.contains("event is held") && line.contains(&logged) && line.contains(level)
+            })
             .await?;
         Ok(())
     }
@@ -214,7 +225,9 @@ async fn an_ack_of_an_unknown_tag_gives_the_link_up_and_loses_nothing() -> Resul
         answer::ack(0, false),
         answer::nack(4, true),
     ] {
-        let (mut scripted, mut connection) = Scripted::start(|relay| relay).await?;
+        // Trouble of the peer's heals by a new link: it is no halt.
+        let configure = |relay: RelayBuilder| relay.arg("--exit-on-halt");
+        let (mut scripted, mut connection) = Scripted::start(configure).await?;
         scripted.commit(1, 3).await?;
         assert_eq!(numbers(&mut connection, 3).await?, [1, 2, 3]);
         connection.send(&answer::ack(1, false)).await?;
@@ -263,6 +276,35 @@ async fn a_swallowed_confirm_ends_in_a_new_link_that_tries_the_oldest_message_al
     let next = number(&connection.published().await?)?;
     ensure!(next > 4, "{next}");
     connection.send(&answer::ack(0, true)).await?;
+    scripted.acknowledged().await
+}
+
+/// R12: others are answered all the while, and none of them is sent again.
+#[tokio::test]
+async fn one_confirm_swallowed_among_thousands_is_found_and_costs_one_duplicate() -> Result<()> {
+    const EVENTS: usize = 3_000;
+    const SWALLOWED: usize = 1_500;
+    let configure = |relay: RelayBuilder| relay.text("delivery.confirm_timeout", "6s");
+    let (mut scripted, mut connection) = Scripted::start(configure).await?;
+    commit_at_once(&scripted.client, EVENTS).await?;
+    let mut answered = 0;
+    while let Ok(message) = connection.published().await {
+        let number = number(&message)?;
+        if number != SWALLOWED && connection.send(&answer::ack(number as u64, false)).await.is_ok() {
+            answered = number;
+        }
+    }
+    // Nothing is admitted further than a window beyond the oldest.
+    ensure!((2_000..EVENTS).contains(&answered), "answered up to {answered}");
+    scripted.counted("unanswered", 1.0).await?;
+    let mut connection = scripted.reopened("confirm_timeout").await?;
+    assert_eq!(numbers(&mut connection, 1).await?, [SWALLOWED]);
+    connection.send(&answer::ack(1, false)).await?;
+    let rest: Vec<usize> = (answered + 1..=EVENTS).collect();
+    for (tag, expected) in (2..).zip(rest) {
+        assert_eq!(numbers(&mut connection, 1).await?, [expected]);
+        connection.send(&answer::ack(tag, false)).await?;
+    }
     scripted.acknowledged().await
 }
 

@@ -2,6 +2,11 @@
 
 mod admin;
 mod bad_input;
+mod broker_access;
+mod broker_closes;
+mod broker_list;
+mod broker_network;
+mod broker_queues;
 mod cli;
 mod complaint;
 mod dead_letters;
@@ -9,6 +14,7 @@ mod faults;
 mod guard;
 mod handshake;
 mod health;
+mod ignore_tables;
 mod link;
 mod load;
 mod main_path;

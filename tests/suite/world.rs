@@ -120,10 +120,27 @@ pub(crate) async fn insert_event(client: &Client, number: usize) -> Result<Strin
     Ok(row.get(0))
 }
 
+/// Commits so many events in one transaction, numbered from 1. Returns the end of the WAL behind it.
+pub(crate) async fn commit_at_once(client: &Client, events: usize) -> Result<i64> {
+    let sql = format!(
+        "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
+         select gen_random_uuid(), 'order', n % 1000, 'OrderCreated', jsonb_build_object('number', n)
+         from generate_series(1, {events}) n"
+    );
+    client.batch_execute(&sql).await?;
+    wal_end(client).await
+}
+
 /// A text among a message's headers.
 pub(crate) fn header<'a>(delivery: &'a Delivery, name: &str) -> Option<&'a str> {
     let headers = delivery.properties.headers().as_ref()?.inner();
     std::str::from_utf8(headers.get(name)?.as_long_string()?.as_bytes()).ok()
+}
+
+/// The event's place in its transaction, among a message's headers.
+pub(crate) fn tx_seq(delivery: &Delivery) -> Option<i64> {
+    let headers = delivery.properties.headers().as_ref()?.inner();
+    headers.get("tx_seq")?.as_long_long_int()
 }
 
 /// `X/Y` as a number.

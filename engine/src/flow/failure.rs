@@ -84,8 +84,7 @@ impl Flow {
         let Some((seq, entry, failure)) = self.window.oldest_failed() else {
             return false;
         };
-        let waits = matches!(failure, Failure::Nacked | Failure::Unanswered);
-        if waits || entry.row.is_none() || self.dead_letters_full || self.probe == Some(seq) {
+        if failure.heals_alone() || entry.row.is_none() || self.dead_letters_full || self.probe == Some(seq) {
             return false;
         }
         self.window.set_aside(seq);

@@ -77,6 +77,7 @@ pub(super) struct Stream {
 #[derive(Debug)]
 enum Table {
     Outbox(Box<Outbox>),
+    Ignored,
     Unknown { schema: String, table: String },
 }
 
@@ -177,6 +178,7 @@ impl Flow {
                 mapping: Mapping::bind(relation, &table.route)?,
                 names: TableNames::of(relation),
             })),
+            None if self.ignores(relation) => Table::Ignored,
             None => Table::Unknown {
                 schema: relation.namespace.to_owned(),
                 table: relation.name.to_owned(),
@@ -188,6 +190,11 @@ impl Flow {
         Ok(())
     }
 
+    fn ignores(&self, relation: &Relation<'_>) -> bool {
+        let mut ignored = self.config.ignore_tables.iter();
+        ignored.any(|table| table.schema == relation.namespace && table.name == relation.name)
+    }
+
     fn insert(&mut self, insert: &Insert<'_>, now: Instant) -> Result<Intake, StreamError> {
         let session = self.session.as_mut().ok_or(StreamError::NoSession)?;
         let Some(transaction) = &mut session.stream.transaction else {
@@ -195,6 +202,11 @@ impl Flow {
         };
         let Outbox { mapping, names } = match session.stream.relations.get(&insert.relation_oid) {
             Some(Table::Outbox(outbox)) => &**outbox,
+            Some(Table::Ignored) => {
+                transaction.inserts += 1;
+                self.counters.ignored += 1;
+                return Ok(Intake::Taken);
+            }
             Some(Table::Unknown { schema, table }) => {
                 return Err(StreamError::UnknownTable {
                     schema: schema.clone(),

@@ -46,6 +46,8 @@ const HISTORY: usize = 8192;
 pub struct FlowConfig {
     /// The outbox tables and their routes.
     pub tables: Vec<OutboxTable>,
+    /// Tables of the publication that are no outbox: their rows are counted and passed over (R1, R4).
+    pub ignore_tables: Vec<IgnoredTable>,
     /// How much may be in flight.
     pub limits: WindowLimits,
     /// The largest body in bytes, where it is configured; otherwise the link's.
@@ -66,6 +68,15 @@ pub struct FlowConfig {
     pub strict: bool,
     /// The most messages to send in a second, where there is a limit.
     pub max_rate: Option<u32>,
+}
+
+/// A table whose rows are passed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IgnoredTable {
+    /// The schema, as PostgreSQL stores it.
+    pub schema: String,
+    /// The name, as PostgreSQL stores it.
+    pub name: String,
 }
 
 /// One slot's flow of events.
@@ -161,6 +172,8 @@ pub struct Counters {
     pub skipped: u64,
     /// Rows inserted with `sent_at` already set.
     pub already_sent: u64,
+    /// Rows inserted into a table that is to be ignored.
+    pub ignored: u64,
     /// Events that a new session brought again although they were settled or in flight.
     pub recognised: u64,
     /// Transactions received whole.

@@ -52,10 +52,17 @@ impl Relay {
     pub(super) fn link_opened(&mut self, result: Result<Link, Fault>, now: Instant) {
         let link = match result {
             Ok(link) => link,
-            Err(fault) => return self.lose_link(fault, now),
+            Err(fault) => {
+                if self.brokers.failed(fault.kind) {
+                    self.note_halt(fault.kind);
+                }
+                return self.link_is_down(fault, now);
+            }
         };
+        self.brokers.connected();
         if !self.broker.is_in_doubt() {
             tracing::info!(
+                broker = self.brokers.current().uri.endpoint(),
                 server_version = link.server_version(),
                 frame_max = link.frame_max(),
                 "broker link up"
@@ -84,12 +91,12 @@ impl Relay {
     }
 
     pub(super) fn fail_link(&mut self, error: &BrokerError, now: Instant) {
-        let fault = Fault::new(error.kind(), error);
+        let fault = self.brokers.current().fault(error);
         // With a column in its name, a missing exchange is the fault of the event that named it.
         let of_event = matches!(
             fault.kind,
             FaultKind::ExchangeMissing | FaultKind::ExchangeForbidden
-        ) && self.settings.broker.exchanges.is_empty();
+        ) && self.brokers.current().exchanges.is_empty();
         if let BrokerError::Closed {
             reply_code,
             reply_text,
@@ -127,6 +134,10 @@ impl Relay {
 
     pub(super) fn lose_link(&mut self, fault: Fault, now: Instant) {
         self.note_halt(fault.kind);
+        self.link_is_down(fault, now);
+    }
+
+    fn link_is_down(&mut self, fault: Fault, now: Instant) {
         self.status
             .send_modify(|status| status.broker_failures.count(fault.kind));
         self.flow.link_lost();

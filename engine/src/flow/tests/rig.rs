@@ -37,6 +37,7 @@ const COLUMNS: [(&str, u32); 6] = [
 pub(super) fn config(events: usize, bytes: usize) -> FlowConfig {
     let template = |text| Template::parse(text).unwrap();
     FlowConfig {
+        ignore_tables: Vec::new(),
         tables: vec![OutboxTable {
             schema: "public".to_owned(),
             name: "outbox_events".to_owned(),

@@ -2,7 +2,7 @@
 
 use super::rig::{COMMIT_SIZE, OTHER_OID, OutboxRow, Rig, begin, commit, config, keepalive, relation, xlog};
 use crate::event::MappingError;
-use crate::flow::{Flow, Intake, StreamError};
+use crate::flow::{Flow, FlowConfig, IgnoredTable, Intake, StreamError};
 use crate::pgoutput::sample::Sample;
 
 /// I4: no parser comes near the body.
@@ -102,6 +102,32 @@ fn a_row_of_a_table_that_is_not_configured_is_an_error_and_nothing_moves() {
     assert_eq!((rig.durable(), rig.flow.in_flight()), (100 + COMMIT_SIZE, 0));
     rig.keepalive(900, false);
     assert_eq!(rig.durable(), 100 + COMMIT_SIZE);
+}
+
+/// R1, R4: its rows count for the place in the transaction, and nothing waits for them.
+#[test]
+fn rows_of_an_ignored_table_are_counted_and_passed_over() {
+    let mut rig = Rig::started(FlowConfig {
+        ignore_tables: vec![IgnoredTable {
+            schema: "public".to_owned(),
+            name: "outbox_events_old".to_owned(),
+        }],
+        ..config(10, 100_000)
+    });
+    rig.take(&relation(OTHER_OID, "outbox_events_old"));
+    let ignored = Sample::Insert {
+        oid: OTHER_OID,
+        new: Vec::new(),
+    };
+    rig.take(&begin(200, 2));
+    rig.take(&ignored);
+    rig.take(&OutboxRow::new("a").insert());
+    rig.take(&ignored);
+    rig.take(&commit(200));
+    assert_eq!(rig.publish(), [(200, 1)]);
+    rig.ack(1);
+    assert_eq!(rig.durable(), 200 + COMMIT_SIZE);
+    assert_eq!((rig.flow.counters().read, rig.flow.counters().ignored), (1, 2));
 }
 
 /// R4: the table renamed away, and another one in its place.

@@ -1,0 +1,141 @@
+//! What holds when several sources speak, or none.
+
+use std::time::Duration;
+
+use super::*;
+
+#[test]
+fn without_anything_set_the_defaults_hold() {
+    let Config {
+        postgres,
+        outbox,
+        rabbitmq,
+        delivery,
+        admin,
+        log,
+    } = loaded(URLS, &Sources::default()).config;
+    assert_eq!(
+        (&*postgres.slot, &*postgres.publication),
+        ("walrelay", "walrelay")
+    );
+    assert_eq!(postgres.wal_sender_timeout, Duration::from_secs(10));
+    assert_eq!(postgres.status_interval, Duration::from_secs(1));
+    assert_eq!(postgres.password_file, None);
+    assert_eq!(
+        outbox,
+        [OutboxConfig {
+            table: "public.outbox_events".to_owned()
+        }]
+    );
+    assert_eq!(rabbitmq.exchange, "outbox");
+    assert_eq!(rabbitmq.routing_key, "{aggregate_type}.{event_type}");
+    assert_eq!(rabbitmq.heartbeat, Duration::from_secs(30));
+    assert_eq!(rabbitmq.app_id, "walrelay");
+    assert_eq!(
+        (rabbitmq.declare, rabbitmq.ca_file, rabbitmq.password_file),
+        (None, None, None)
+    );
+    let expected = DeliveryConfig {
+        max_in_flight: 1000,
+        max_in_flight_bytes: 32 * 1024 * 1024,
+        max_message_bytes: None,
+        max_event_bytes: 16 * 1024 * 1024,
+        ordering: Ordering::Pipelined,
+        max_rate: None,
+        on_unroutable: FailurePolicy::Hold,
+        on_invalid: FailurePolicy::Hold,
+        hold_max_wal: None,
+        dead_letters_max: 10_000,
+        confirm_timeout: Duration::from_secs(30),
+        shutdown_grace: Duration::from_secs(10),
+    };
+    assert_eq!(delivery, expected);
+    assert_eq!(admin.listen.to_string(), "127.0.0.1:10187");
+    assert_eq!(
+        (log.format, log.level.to_string()),
+        (LogFormat::Text, "info".to_owned())
+    );
+}
+
+#[test]
+fn the_environment_wins_over_the_file_and_a_flag_over_both() {
+    let text = format!("{URLS}[postgres]\n").replace("postgres.url = ", "[postgres]\nurl = ");
+    let text = text.replace(
+        "rabbitmq.uri = 'amqp://u@mq'\n[postgres]\n",
+        "slot = 'file'\npublication = 'file'\n",
+    );
+    let text = format!("{text}[rabbitmq]\nuri = 'amqp://u@mq'\n[delivery]\nmax_in_flight = 1\n");
+    let mut sources = environment(&[
+        ("WALRELAY_POSTGRES_SLOT", "environment"),
+        ("WALRELAY_DELIVERY_MAX_IN_FLIGHT", "2"),
+        ("WALRELAY_LOG_LEVEL", "warn"),
+    ]);
+    sources.set = vec![
+        "delivery.max_in_flight=3".to_owned(),
+        "log.level=error".to_owned(),
+    ];
+    sources.flags = vec![("--log-level", "log.level", "trace".to_owned())];
+    let Loaded { config, settings, .. } = loaded(&text, &sources);
+    assert_eq!(config.postgres.publication, "file");
+    assert_eq!(config.postgres.slot, "environment");
+    assert_eq!(config.delivery.max_in_flight, 3);
+    assert_eq!(config.log.level.to_string(), "trace");
+    let origin = |path| settings.origin(path).map(ToString::to_string);
+    assert_eq!(origin("postgres.publication").as_deref(), Some("walrelay.toml:4"));
+    assert_eq!(origin("postgres.slot").as_deref(), Some("WALRELAY_POSTGRES_SLOT"));
+    assert_eq!(origin("delivery.max_in_flight").as_deref(), Some("--set"));
+    assert_eq!(origin("log.level").as_deref(), Some("--log-level"));
+    assert_eq!(origin("log.format").as_deref(), Some("default"));
+    assert_eq!(origin("rabbitmq.ca_file"), None);
+}
+
+#[test]
+fn each_outbox_of_the_file_is_a_table_and_a_variable_replaces_them_all() {
+    let text = format!("{URLS}[[outbox]]\ntable = 'a.b'\n[[outbox]]\ntable = 'c.d'\n");
+    let tables = |loaded: Loaded| -> Vec<_> {
+        loaded
+            .config
+            .outbox
+            .into_iter()
+            .map(|outbox| outbox.table)
+            .collect()
+    };
+    assert_eq!(tables(loaded(&text, &Sources::default())), ["a.b", "c.d"]);
+    assert_eq!(
+        tables(loaded(&text, &environment(&[("WALRELAY_OUTBOX_TABLE", "e.f")]))),
+        ["e.f"]
+    );
+    assert_eq!(tables(loaded(&text, &set(&["outbox.table=g.h"]))), ["g.h"]);
+}
+
+#[test]
+fn every_key_reaches_the_configuration() {
+    let before = format!("{:?}", loaded(URLS, &Sources::default()).config);
+    for key in KEYS.iter().filter(|key| !key.secret) {
+        let value = match key.kind {
+            Kind::Text | Kind::Texts | Kind::Template | Kind::Path => "other",
+            Kind::Duration { .. } => "4s",
+            Kind::Size { .. } => "7777",
+            Kind::Integer { .. } => "77",
+            Kind::Boolean => "true",
+            Kind::Choice(words) => words[words.len() - 1],
+            Kind::Address => "[::1]:80",
+            Kind::LogLevels => "debug",
+        };
+        let by_flag = loaded(URLS, &set(&[&format!("{}={value}", key.path)])).config;
+        let by_variable = loaded(URLS, &environment(&[(&key.env_name(), value)])).config;
+        assert_ne!(format!("{by_flag:?}"), before, "{}", key.path);
+        assert_eq!(format!("{by_flag:?}"), format!("{by_variable:?}"), "{}", key.path);
+    }
+}
+
+#[test]
+fn an_empty_exchange_is_the_default_exchange() {
+    assert_eq!(
+        loaded(&format!("{URLS}rabbitmq.exchange = ''"), &Sources::default())
+            .config
+            .rabbitmq
+            .exchange,
+        ""
+    );
+}
