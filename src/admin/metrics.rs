@@ -163,6 +163,13 @@ impl Collector for Snapshot {
             "cause",
             causes,
         )?;
+        labelled(
+            &mut encoder,
+            "risk",
+            "What could be lost or go wrong later, though events pass now",
+            "cause",
+            status.risks.iter().map(|risk| risk.kind.label()),
+        )?;
         let version = [env!("CARGO_PKG_VERSION")].into_iter();
         labelled(
             &mut encoder,
@@ -225,6 +232,10 @@ mod tests {
             kind: FaultKind::SlotLost,
             message: "gone".to_owned(),
         });
+        status.risks.push(Fault {
+            kind: FaultKind::StandbyBehind,
+            message: "nothing holds the slot back".to_owned(),
+        });
         let text = encode(&status).unwrap();
         for line in [
             "# HELP walrelay_confirmed Events confirmed by the broker",
@@ -233,6 +244,7 @@ mod tests {
             "walrelay_ready 0",
             "walrelay_role{role=\"active\"} 1",
             "walrelay_halted{reason=\"slot_lost\"} 1",
+            "walrelay_risk{cause=\"standby_behind\"} 1",
             "# EOF",
         ] {
             assert!(

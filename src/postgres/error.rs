@@ -14,6 +14,7 @@ use super::guard::Mismatch;
 use super::identifier::SlotName;
 use super::position::EventPosition;
 use super::preflight::Unfit;
+use super::servers::{self, FailedTry, Joined};
 use crate::fault::FaultKind;
 use crate::net::ConnectError;
 use crate::net::tls::TlsError;
@@ -139,6 +140,12 @@ pub enum Error {
         #[source]
         source: tokio_postgres::Error,
     },
+    /// None of several servers could be used.
+    #[error("none of the servers will do: {}", Joined(.tries))]
+    NoServer {
+        /// Those that were tried, in order; never empty.
+        tries: Vec<FailedTry>,
+    },
     /// What was found in the database cannot be relayed from.
     #[error(transparent)]
     Unfit(#[from] Unfit),
@@ -242,6 +249,7 @@ impl Error {
             | Self::ScramIterations
             | Self::Scram(_) => FaultKind::DatabaseAuthentication,
             Self::Sql { .. } => FaultKind::DatabaseError,
+            Self::NoServer { tries } => servers::kind(tries),
             Self::Unfit(unfit) => unfit.kind(),
             Self::Changed(_) => FaultKind::PublicationChanged,
             Self::GrantMissing { .. } => FaultKind::DatabaseForbidden,

@@ -1,6 +1,7 @@
 //! The look before streaming: is everything there, and does it fit? What does not is a typed error with a fault.
 
 mod checks;
+mod risk;
 mod unfit;
 
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts};
@@ -11,6 +12,7 @@ use super::slot::SlotState;
 
 use checks::check_synchronous;
 pub(super) use checks::{check_membership, check_publication, check_server, check_slot, check_table};
+pub use risk::Risk;
 pub use unfit::Unfit;
 
 /// What the relay reads from.

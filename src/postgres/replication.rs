@@ -88,6 +88,13 @@ impl Replication {
         self.session.server_version
     }
 
+    /// A connector that leads to this session's server and to no other, though a name or a list may do so by now: for
+    /// SQL sessions that must see the same slot (rule 15).
+    #[must_use]
+    pub const fn connector(&self) -> &Connector {
+        &self.session.connector
+    }
+
     /// The server process that streams to us, as `pg_replication_slots.active_pid` names it (rule 15). Behind a
     /// pooler it may be another number.
     #[must_use]

@@ -14,6 +14,8 @@ fn server() -> ServerFacts {
         role: "walrelay".to_owned(),
         may_replicate: true,
         synchronous_standby_names: String::new(),
+        synchronized_standby_slots: String::new(),
+        has_physical_slot: false,
     }
 }
 
@@ -25,6 +27,7 @@ fn slot() -> SlotState {
         active_pid: None,
         wal_status: Some(WalStatus::Reserved),
         safe_wal_size: None,
+        failover: false,
         restart_lsn: None,
         confirmed_flush_lsn: None,
     }
@@ -185,4 +188,28 @@ fn each_unfit_fact_of_table_and_publication_is_a_fault() {
     let name = "walrelay".parse().unwrap();
     let missing = check_publication(None, &name).unwrap_err();
     assert_eq!(missing.kind(), FaultKind::PublicationMissing);
+}
+
+#[test]
+fn only_a_failover_slot_that_a_standby_can_be_behind_of_is_a_risk() {
+    let risks = |failover, has_physical_slot, setting: &str| {
+        let found = Preflight {
+            server: ServerFacts {
+                has_physical_slot,
+                synchronized_standby_slots: setting.to_owned(),
+                ..server()
+            },
+            slot: SlotState { failover, ..slot() },
+            publication: publication(),
+            tables: vec![table()],
+            others: Vec::new(),
+        };
+        let name = "walrelay".parse().unwrap();
+        let kinds: Vec<_> = found.risks(&name).map(|risk| risk.kind()).collect();
+        kinds
+    };
+    assert_eq!(risks(true, true, ""), [FaultKind::StandbyBehind]);
+    assert_eq!(risks(true, true, "standby"), []);
+    assert_eq!(risks(true, false, ""), []);
+    assert_eq!(risks(false, true, ""), []);
 }

@@ -17,6 +17,9 @@ pub enum Unfit {
     /// The server is a standby.
     #[error("the server is a standby (in recovery)")]
     Standby,
+    /// The server's sessions may not write.
+    #[error("the server lets sessions of this role read only (default_transaction_read_only = on)")]
+    ReadOnly,
     /// No logical decoding.
     #[error("wal_level is `{wal_level}`, not `logical`")]
     WalLevel {
@@ -161,7 +164,7 @@ impl Unfit {
     pub const fn kind(&self) -> FaultKind {
         match self {
             Self::ServerTooOld { .. } => FaultKind::DatabaseUnsupported,
-            Self::Standby => FaultKind::DatabaseStandby,
+            Self::Standby | Self::ReadOnly => FaultKind::DatabaseStandby,
             Self::WalLevel { .. } => FaultKind::WalLevel,
             Self::Role { .. } => FaultKind::ReplicationRole,
             Self::SynchronousStandby { .. } => FaultKind::SynchronousStandby,

@@ -15,6 +15,7 @@ fn pair() -> (Replication, UnixStream) {
     let session = Walsender {
         process_id: None,
         wire: Wire::new(Stream::Unix(ours)),
+        connector: Connector::new("postgres://u@h".parse().unwrap()),
         server_version: ServerVersion { major: 15, minor: 0 },
     };
     let identity = SystemIdentity {

@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use super::*;
 use proptest::prelude::*;
 use secrecy::ExposeSecret;
@@ -20,10 +22,14 @@ fn a_full_url_is_read() {
         "postgres://wal%40relay:p%2Fw%25@db.example:6000/shop%20db?sslmode=verify-full&sslrootcert=/etc/ca.pem\
          &connect_timeout=3&application_name=x",
     );
-    assert_eq!(target.host, Host::Tcp("db.example".to_owned()));
+    let server = Server {
+        host: Host::Tcp("db.example".to_owned()),
+        port: 6000,
+    };
+    assert_eq!(target.servers, [server]);
     assert_eq!(
-        (target.port, target.user.as_str(), target.dbname.as_str()),
-        (6000, "wal@relay", "shop db")
+        (target.user.as_str(), target.dbname.as_str()),
+        ("wal@relay", "shop db")
     );
     assert_eq!(password(&target), Some("p/w%"));
     let roots = RootSource::File(PathBuf::from("/etc/ca.pem"));
@@ -41,19 +47,71 @@ fn what_a_url_leaves_out_has_defaults() {
     assert_eq!(password(&target), None);
 }
 
+/// Where the servers are, joined by spaces.
+fn endpoints(text: &str) -> String {
+    let endpoints: Vec<_> = target(text).servers.iter().map(Server::endpoint).collect();
+    endpoints.join(" ")
+}
+
 #[test]
 fn ipv6_addresses_and_unix_sockets_are_hosts() {
-    assert_eq!(target("postgres://u@[::1]:7/d").endpoint(), "[::1]:7");
-    assert_eq!(target("postgres://u@[::1]").endpoint(), "[::1]:5432");
+    assert_eq!(endpoints("postgres://u@[::1]:7/d"), "[::1]:7");
+    assert_eq!(endpoints("postgres://u@[::1]"), "[::1]:5432");
     for text in [
         "postgres://u@/d?host=/run/pg&port=7",
         "postgres://u@%2Frun%2Fpg:7/d",
         "host=/run/pg port=7 user=u dbname=d",
     ] {
+        assert_eq!(endpoints(text), "/run/pg/.s.PGSQL.7", "{text}");
+    }
+}
+
+#[test]
+fn several_hosts_keep_their_order_and_each_its_port() {
+    for (text, expected) in [
+        ("postgres://u@a:1,b:2/d", "a:1 b:2"),
+        (
+            "postgres://u@a,b:2,[::1]:3,/d",
+            "a:5432 b:2 [::1]:3 localhost:5432",
+        ),
+        ("postgres://u@a,%2Frun%2Fpg:7/d", "a:5432 /run/pg/.s.PGSQL.7"),
+        ("postgres://u@/d?host=a,b&port=1,2", "a:1 b:2"),
+        ("postgres://u@/d?host=a,b&port=7", "a:7 b:7"),
+        ("host=a,b,c port=1,,3 user=u", "a:1 b:5432 c:3"),
+        ("host=a,b port=7 user=u", "a:7 b:7"),
+        ("host=a,b user=u", "a:5432 b:5432"),
+    ] {
+        assert_eq!(endpoints(text), expected, "{text}");
+    }
+    assert_eq!(target("postgres://u@a:1,b:2/d").to_string(), "u@a:1,b:2/d");
+    for (text, ports, hosts) in [
+        ("host=a,b,c port=1,2 user=u", 2, 3),
+        ("host=a port=1,2 user=u", 2, 1),
+        ("postgres://u@a:1,b:2/d?host=c", 2, 1),
+    ] {
+        assert_eq!(error(text), UrlError::PortCount { ports, hosts }, "{text}");
+    }
+    assert_eq!(
+        error("host=a,b,c port=1,2 user=u").to_string(),
+        "2 ports for 3 hosts: name one port, or one for each host"
+    );
+}
+
+#[test]
+fn only_a_server_that_takes_writes_can_be_asked_for() {
+    for (value, expected) in [
+        ("any", SessionAttrs::Any),
+        ("read-write", SessionAttrs::ReadWrite),
+        ("primary", SessionAttrs::Primary),
+        ("", SessionAttrs::Any),
+    ] {
+        let text = format!("postgres://u@a,b/d?target_session_attrs={value}");
+        assert_eq!(target(&text).session_attrs, expected, "{text}");
+    }
+    for value in ["read-only", "standby", "prefer-standby", "writable"] {
         assert_eq!(
-            target(text).socket_path(),
-            Some(PathBuf::from("/run/pg/.s.PGSQL.7")),
-            "{text}"
+            error(&format!("host=a,b user=u target_session_attrs={value}")).to_string(),
+            "`target_session_attrs` must be any, read-write or primary (a standby has nothing to relay)"
         );
     }
 }
@@ -63,7 +121,11 @@ fn pairs_follow_libpqs_quoting() {
     let target =
         target(r"host = db user='a user' password='it\'s \\ ok' dbname=a\ b  port=  6000 sslmode=require");
     assert_eq!(
-        (target.user.as_str(), target.dbname.as_str(), target.port),
+        (
+            target.user.as_str(),
+            target.dbname.as_str(),
+            target.servers[0].port
+        ),
         ("a user", "a b", 6000)
     );
     assert_eq!(password(&target), Some(r"it's \ ok"));
@@ -111,7 +173,8 @@ fn malformed_targets_are_refused() {
         ("host=h", UrlError::NoUser),
         ("postgres://u@h:0/d", UrlError::Port),
         ("postgres://u@h:65536/d", UrlError::Port),
-        ("postgres://u@h1,h2/d", UrlError::ManyHosts),
+        ("postgres://u@h1,h2:x/d", UrlError::Port),
+        ("postgres://u@a,b%00/d", UrlError::ZeroByte { part: "host" }),
         ("postgres://u@[::1/d", UrlError::Brackets),
         ("postgres://u@[::1]x/d", UrlError::Brackets),
         ("postgres://u:%zz@h/d", UrlError::Encoding { part: "password" }),
@@ -136,6 +199,8 @@ fn no_error_text_holds_a_piece_of_the_password() {
         "postgres://u:12?cret=1@h/d",
         "postgres://u:se%cret@h/d",
         "postgres://u:se:cret?h=d",
+        "postgres://u:se,cret?h=d",
+        "postgres://u:se@h1,cret@h2/d",
         "user=u password=se cret",
         "user=u password=se cret=1",
         "user=u password='se cret",
