@@ -83,6 +83,19 @@ impl Connector {
         })
     }
 
+    /// Where it is pinned to, if there are several servers to choose from.
+    pub(super) fn chosen_of_several(&self) -> Option<String> {
+        let chosen = self.pinned.as_ref().filter(|_| self.target.servers.len() > 1);
+        chosen.map(|place| place.server.endpoint())
+    }
+
+    /// The servers that it leads to, separated by commas: one if it is pinned.
+    #[must_use]
+    pub fn endpoints(&self) -> String {
+        let endpoints: Vec<_> = self.servers().map(|server| server.endpoint()).collect();
+        endpoints.join(",")
+    }
+
     /// The password to use, if there is one.
     ///
     /// # Errors

@@ -10,11 +10,13 @@ use std::path::PathBuf;
 
 use walrelay_engine::DecodeError;
 
+use super::connect::Connector;
 use super::guard::Mismatch;
 use super::identifier::SlotName;
+use super::joined::Joined;
 use super::position::EventPosition;
 use super::preflight::Unfit;
-use super::servers::{self, FailedTry, Joined};
+use super::servers::{self, FailedTry};
 use crate::fault::FaultKind;
 use crate::net::ConnectError;
 use crate::net::tls::TlsError;
@@ -146,6 +148,15 @@ pub enum Error {
         /// Those that were tried, in order; never empty.
         tries: Vec<FailedTry>,
     },
+    /// What went wrong at one of several servers.
+    #[error("at {endpoint}")]
+    At {
+        /// Where it is.
+        endpoint: String,
+        /// What went wrong.
+        #[source]
+        source: Box<Error>,
+    },
     /// What was found in the database cannot be relayed from.
     #[error(transparent)]
     Unfit(#[from] Unfit),
@@ -217,10 +228,24 @@ impl Error {
         self.server_error().map(|error| error.sqlstate)
     }
 
+    /// Names the server at which this went wrong, where several are configured.
+    #[must_use]
+    pub fn at(self, connector: &Connector) -> Self {
+        match connector.chosen_of_several() {
+            Some(endpoint) => Self::At {
+                endpoint,
+                source: Box::new(self),
+            },
+            None => self,
+        }
+    }
+
     /// What the server reported, where it did.
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {
-        if let Self::Server { source, .. }
+        if let Self::At { source, .. } = self {
+            source.server_error()
+        } else if let Self::Server { source, .. }
         | Self::Pooler(source)
         | Self::GrantMissing { source, .. }
         | Self::OwnSchema { source, .. } = self
@@ -250,6 +275,7 @@ impl Error {
             | Self::Scram(_) => FaultKind::DatabaseAuthentication,
             Self::Sql { .. } => FaultKind::DatabaseError,
             Self::NoServer { tries } => servers::kind(tries),
+            Self::At { source, .. } => source.kind(),
             Self::Unfit(unfit) => unfit.kind(),
             Self::Changed(_) => FaultKind::PublicationChanged,
             Self::GrantMissing { .. } => FaultKind::DatabaseForbidden,

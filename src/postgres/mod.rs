@@ -9,6 +9,7 @@ mod error;
 mod frame;
 pub mod guard;
 pub mod identifier;
+mod joined;
 pub mod migrations;
 mod own_schema;
 mod position;

@@ -19,22 +19,10 @@ pub struct FailedTry {
     pub error: Error,
 }
 
+/// One text: a chain of sources has no branches, so the causes of several tries cannot be sources.
 impl fmt::Display for FailedTry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.endpoint, chain(&self.error))
-    }
-}
-
-/// Prints the tries in one line. They are text and not sources, since a chain of sources has no branches.
-pub(super) struct Joined<'a>(pub(super) &'a [FailedTry]);
-
-impl fmt::Display for Joined<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, failed) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "; " };
-            write!(f, "{separator}{failed}")?;
-        }
-        Ok(())
     }
 }
 

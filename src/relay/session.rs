@@ -62,7 +62,7 @@ async fn look(connector: &Connector, settings: &DatabaseSettings, news: &Tell) -
     let server = control.connector().clone();
     let found = check(&control, &settings.source).await;
     control.close().await;
-    let found = found?;
+    let found = found.map_err(|error| error.at(&server))?;
     let risks = found
         .risks(&settings.source.slot)
         .map(|risk| Fault::new(risk.kind(), &risk));

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use anyhow::Result;
 use walrelay_testbed::{
-    Database, Postgres, PostgresOptions, RelayBuilder, TcpProxy, Vhost, eventually_some, shared_rabbitmq,
+    Database, Postgres, PostgresOptions, Recorder, Relay, RelayBuilder, TcpProxy, Vhost, eventually,
+    eventually_some, shared_rabbitmq,
 };
 
 use crate::complaint::{Part, complains};
@@ -104,13 +105,22 @@ async fn commit(database: &Database, count: usize) -> Result<Vec<String>> {
     Ok(ids)
 }
 
+async fn in_flight(relay: &Relay, count: u32) -> Result<()> {
+    eventually(&format!("{count} events in flight"), LONG, async || {
+        let metrics = relay.metrics().await;
+        metrics.is_ok_and(|metrics| metrics.value("walrelay_in_flight_events", &[]) == Some(count.into()))
+    })
+    .await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn the_relay_follows_a_failover_slot_to_the_promoted_standby_and_loses_nothing() -> Result<()> {
     let mut stage = Stage::new(PostgresOptions::default()).await?;
     if !stage.has_failover_slots().await? {
         return Ok(());
     }
-    let recorder = walrelay_testbed::Recorder::start(&stage.vhost, QUEUE).await?;
+    let recorder = Recorder::start(&stage.vhost, QUEUE).await?;
     let mut relay = stage.relay().build()?;
     relay.start()?;
     relay.wait_ready(LONG).await?;
@@ -121,14 +131,12 @@ async fn the_relay_follows_a_failover_slot_to_the_promoted_standby_and_loses_not
     // Delivered after the slot was synchronised, so that they come again; then some that are in flight.
     committed.extend(commit(&stage.database, 20).await?);
     recorder.wait_for_distinct(70, LONG).await?;
+    // A message is at its consumer before it is confirmed.
+    in_flight(&relay, 0).await?;
     stage.to_broker.refuse().await;
     stage.to_broker.cut().await;
     committed.extend(commit(&stage.database, 30).await?);
-    let metrics = eventually_some("the events to be in flight", LONG, async || {
-        let metrics = relay.metrics().await.ok()?;
-        (metrics.value("walrelay_in_flight_events", &[]) == Some(30.0)).then_some(metrics)
-    });
-    metrics.await?;
+    in_flight(&relay, 30).await?;
 
     let promoted = stage.fail_over().await?;
     committed.extend(commit(&promoted, 40).await?);
@@ -152,9 +160,9 @@ async fn the_relay_follows_a_failover_slot_to_the_promoted_standby_and_loses_not
     let sql = "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
                values (gen_random_uuid(), 'order', 42, repeat('x', 300), '{}')";
     client.batch_execute(sql).await?;
-    eventually_some("the dead letter to be stored", LONG, async || {
+    eventually("the dead letter to be stored", LONG, async || {
         let rows = client.query("select from walrelay.dead_letters", &[]).await;
-        rows.is_ok_and(|rows| rows.len() == 1).then_some(())
+        rows.is_ok_and(|rows| rows.len() == 1)
     })
     .await?;
     Ok(())
@@ -163,14 +171,18 @@ async fn the_relay_follows_a_failover_slot_to_the_promoted_standby_and_loses_not
 #[tokio::test]
 async fn without_a_failover_slot_a_promotion_halts_delivery_and_no_slot_is_made() -> Result<()> {
     let mut stage = Stage::new(PostgresOptions::default()).await?;
-    let recorder = walrelay_testbed::Recorder::start(&stage.vhost, QUEUE).await?;
+    let recorder = Recorder::start(&stage.vhost, QUEUE).await?;
     let mut relay = stage.relay().build()?;
     relay.start()?;
     relay.wait_ready(LONG).await?;
     commit(&stage.database, 5).await?;
     recorder.wait_for(5, LONG).await?;
     let promoted = stage.fail_over().await?;
-    let slot = format!("the replication slot `slot_{}` does not exist", promoted.name());
+    let slot = format!(
+        "at 127.0.0.1:{}: the replication slot `slot_{}` does not exist",
+        promoted.port(),
+        promoted.name()
+    );
     complains(&mut relay, Part::Database, "slot_missing", &[&slot]).await?;
     let client = promoted.client().await?;
     assert!(
@@ -218,7 +230,7 @@ async fn a_failover_slot_that_no_standby_holds_back_is_told_as_a_risk() -> Resul
             ready.is_ready() && ready.json.get("risks").is_none()
         })
         .await?;
-    let recorder = walrelay_testbed::Recorder::start(&stage.vhost, QUEUE).await?;
+    let recorder = Recorder::start(&stage.vhost, QUEUE).await?;
     commit(&stage.database, 5).await?;
     recorder.wait_for(5, LONG).await?;
     Ok(())

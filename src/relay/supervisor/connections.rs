@@ -27,6 +27,7 @@ impl Relay {
         if !self.database.is_in_doubt() {
             tracing::info!(
                 slot = %self.settings.database.source.slot,
+                server = session.connector().endpoints(),
                 server_version = %session.server_version(),
                 system_id = identity.system_id,
                 timeline = identity.timeline,
