@@ -13,6 +13,8 @@ pub enum Class {
     Halted,
     /// One event waits under its policy.
     Held,
+    /// Delivery goes on; something could be lost or go wrong later.
+    Risk,
 }
 
 impl Class {
@@ -23,6 +25,7 @@ impl Class {
             Self::Unavailable => "unavailable",
             Self::Halted => "halted",
             Self::Held => "held",
+            Self::Risk => "risk",
         }
     }
 }
@@ -129,7 +132,10 @@ fault_kinds! {
         "wait for the session that holds the lock (pg_locks, pg_stat_activity) or end it, then try again";
     /// The server is a standby: it neither keeps the slot nor takes writes.
     DatabaseStandby: Unavailable, "database_standby",
-        "let postgres.url point to the primary";
+        "name the primary in postgres.url, or all its servers with target_session_attrs=read-write";
+    /// A standby could be promoted without events that were published already.
+    StandbyBehind: Risk, "standby_behind",
+        "name the standby's physical slot in synchronized_standby_slots on the primary (docs/runbook.md)";
     /// An error of the server that has no row of its own in this table.
     DatabaseError: Unavailable, "database_error",
         "look the SQLSTATE up in PostgreSQL's appendix A and in the server's log";

@@ -19,6 +19,17 @@ pub(super) struct Readiness<'a> {
     database: Part<'a>,
     broker: Part<'a>,
     delivery: Part<'a>,
+    /// What could be lost or go wrong later, though events pass.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    risks: Vec<Risk<'a>>,
+}
+
+/// A risk, and what to do about it.
+#[derive(Debug, Serialize)]
+struct Risk<'a> {
+    cause: &'static str,
+    error: &'a str,
+    remedy: &'static str,
 }
 
 /// One part of it: state, since when, and what stands in the way.
@@ -56,6 +67,15 @@ pub(super) fn readiness(status: &Status) -> Readiness<'_> {
             Delivery::Stopping => part("stopping", None, None),
             Delivery::Held { since, fault } => part("held", Some(*since), Some(fault)),
         },
+        risks: status.risks.iter().map(risk).collect(),
+    }
+}
+
+fn risk(fault: &Fault) -> Risk<'_> {
+    Risk {
+        cause: fault.kind.label(),
+        error: &fault.message,
+        remedy: fault.kind.remedy(),
     }
 }
 
@@ -126,6 +146,21 @@ mod tests {
         assert_eq!(json["database"]["class"], "halted");
         assert_eq!(json["database"]["remedy"], FaultKind::SlotMissing.remedy());
         assert_eq!(json["broker"]["state"], "up");
+    }
+
+    #[test]
+    fn a_risk_is_told_and_delivery_stays_ready() {
+        let mut status = up();
+        assert!(!readiness(&status).1.contains("risks"));
+        status.risks.push(Fault {
+            kind: FaultKind::StandbyBehind,
+            message: "nothing holds slot \"walrelay\" back".to_owned(),
+        });
+        let (ready, body) = readiness(&status);
+        assert!(ready);
+        let json: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(json["risks"][0]["cause"], "standby_behind");
+        assert_eq!(json["risks"][0]["remedy"], FaultKind::StandbyBehind.remedy());
     }
 
     #[test]

@@ -190,6 +190,13 @@ impl Collector for Snapshot {
             "cause",
             causes,
         )?;
+        labelled(
+            &mut encoder,
+            "risk",
+            "What could be lost or go wrong later, though events pass now",
+            "cause",
+            status.risks.iter().map(|risk| risk.kind.label()),
+        )?;
         let version = [env!("CARGO_PKG_VERSION")].into_iter();
         labelled(
             &mut encoder,
@@ -296,6 +303,10 @@ mod tests {
             kind: FaultKind::SlotLost,
             message: "gone".to_owned(),
         });
+        status.risks.push(Fault {
+            kind: FaultKind::StandbyBehind,
+            message: "nothing holds the slot back".to_owned(),
+        });
         let text = encode(&status).unwrap();
         for line in [
             "# HELP walrelay_confirmed Events confirmed by the broker",
@@ -307,6 +318,7 @@ mod tests {
             "walrelay_commit_to_confirm_seconds_bucket{le=\"0.004\"} 1",
             "walrelay_commit_to_confirm_seconds_sum 0.003",
             "walrelay_oldest_unsettled_event_age_seconds 0.0",
+            "walrelay_risk{cause=\"standby_behind\"} 1",
             "# EOF",
         ] {
             assert!(

@@ -1,11 +1,14 @@
 //! Masks the password of a URL for `config show`.
 
+use std::ops::Range;
+
 use url::Url;
 
 const MASK: &str = "********";
 
 /// Parameters that carry no secret; any other hides the whole query.
 const HARMLESS: &[&str] = &[
+    "target_session_attrs",
     "sslmode",
     "sslrootcert",
     "application_name",
@@ -17,6 +20,37 @@ const HARMLESS: &[&str] = &[
 
 /// The URL with its password masked; everything masked where it is not plain what the password is.
 pub(super) fn masked(text: &str) -> String {
+    let Some(list) = server_list(text) else {
+        return masked_url(text);
+    };
+    // A URL has one host: one stands for the list meanwhile.
+    let (before, after) = (text.get(..list.start), text.get(list.end..));
+    let single = [before, Some(STAND_IN), after]
+        .map(Option::unwrap_or_default)
+        .concat();
+    let servers = text.get(list).unwrap_or_default();
+    masked_url(&single).replacen(&format!("@{STAND_IN}"), &format!("@{servers}"), 1)
+}
+
+/// Stands for a list of servers.
+const STAND_IN: &str = "list-of-servers";
+
+/// Where the list `host:port,host:port` of a URL stands; `None` for a single server, and for what may be a part of a
+/// password.
+fn server_list(text: &str) -> Option<Range<usize>> {
+    let (scheme, rest) = text.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let (_, servers) = authority.split_once('@')?;
+    let end = scheme.len() + "://".len() + authority.len();
+    let is_server = |server: &str| {
+        let (host, port) = server.rsplit_once(':').unwrap_or((server, ""));
+        let of_host = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        host.chars().all(of_host) && port.chars().all(|c| c.is_ascii_digit())
+    };
+    (servers.contains(',') && servers.split(',').all(is_server)).then(|| end - servers.len()..end)
+}
+
+fn masked_url(text: &str) -> String {
     let Ok(mut url) = Url::parse(text) else {
         return MASK.to_owned();
     };
@@ -54,6 +88,14 @@ mod tests {
             masked("amqp://guest@localhost:5672/%2f"),
             "amqp://guest@localhost:5672/%2f"
         );
+        for servers in ["db1:5432,db2:5433", "db1,db2", "10.0.0.1:1,db-2.example:2,"] {
+            assert_eq!(
+                masked(&format!(
+                    "postgres://walrelay:hunter2@{servers}/shop?target_session_attrs=primary"
+                )),
+                format!("postgres://walrelay:********@{servers}/shop?target_session_attrs=primary")
+            );
+        }
     }
 
     #[test]
@@ -67,6 +109,12 @@ mod tests {
             "postgres://u:12?hunter2@db/shop",
             "postgres://u:12#hunter2@db/shop",
             "postgres://u:x@y:hunter2@db/shop",
+            "postgres://u:x@y,hunter2@db/shop",
+            "postgres://u:hunter2@db1,db2/shop?password=hunter2",
+            "postgres://u:x,hunter2@db1,db2/shop",
+            "postgres://u:12,hunter2",
+            "postgres://u:12/hunter2@db1,db2/shop",
+            "postgres://u:list-of-servers-hunter2@db1,db2/shop",
             "postgres:///shop?user=u&password=hunter2",
             "host=db user=u password=hunter2",
             "host=db user=u password = 'hunter2'",

@@ -4,5 +4,5 @@ mod stream;
 pub mod tls;
 mod wire;
 
-pub use stream::{ConnectError, Stream, connect_tcp, connect_unix, endpoint_text};
+pub use stream::{ConnectError, Stream, connect_address, connect_tcp, connect_unix, endpoint_text};
 pub use wire::{Progress, Wire};

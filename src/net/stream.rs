@@ -77,7 +77,31 @@ pub async fn connect_tcp(host: &str, port: u16, deadline: Instant) -> Result<Tcp
             source,
         })?
         .collect();
+    if addresses.is_empty() {
+        return Err(ConnectError::Resolve {
+            host: host.to_owned(),
+            source: io::Error::new(io::ErrorKind::NotFound, "the name has no address"),
+        });
+    }
+    connect_first(&addresses, endpoint, deadline).await
+}
 
+/// As [`connect_tcp`], to an address that is known already.
+///
+/// Cancel safety: dropping the future closes what was opened.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn connect_address(address: SocketAddr, deadline: Instant) -> Result<TcpStream, ConnectError> {
+    connect_first(&[address], || address.to_string(), deadline).await
+}
+
+/// Connects to the first address that accepts, of one at least.
+async fn connect_first(
+    addresses: &[SocketAddr],
+    endpoint: impl Fn() -> String,
+    deadline: Instant,
+) -> Result<TcpStream, ConnectError> {
     let mut last = None;
     for (index, address) in addresses.iter().enumerate() {
         let now = Instant::now();
@@ -92,19 +116,14 @@ pub async fn connect_tcp(host: &str, port: u16, deadline: Instant) -> Result<Tcp
             Err(_) => last = last.or_else(|| Some(io::ErrorKind::TimedOut.into())),
         }
     }
-    match last {
-        Some(error) if error.kind() == io::ErrorKind::TimedOut => {
-            Err(ConnectError::Deadline { endpoint: endpoint() })
-        }
-        Some(source) => Err(ConnectError::Refused {
-            endpoint: endpoint(),
-            source,
-        }),
-        None => Err(ConnectError::Resolve {
-            host: host.to_owned(),
-            source: io::Error::new(io::ErrorKind::NotFound, "the name has no address"),
-        }),
+    let source = last.unwrap_or_else(|| io::ErrorKind::TimedOut.into());
+    if source.kind() == io::ErrorKind::TimedOut {
+        return Err(ConnectError::Deadline { endpoint: endpoint() });
     }
+    Err(ConnectError::Refused {
+        endpoint: endpoint(),
+        source,
+    })
 }
 
 /// Opens a Unix-domain socket.

@@ -27,18 +27,17 @@ pub enum Started {
 }
 
 impl Candidate {
-    /// Opens a session, within the connector's deadline.
+    /// Opens a session with the first server that will do. Each has the connector's deadline.
     ///
     /// Cancel safety: dropping the future closes the connection.
     ///
     /// # Errors
     /// Everything that keeps a session from being opened.
     pub async fn open(connector: &Connector, options: &StartOptions) -> Result<Self, Error> {
-        let deadline = connector.deadline();
         let name = application_name(connector, &options.slot);
         let settings = session_settings(options.wal_sender_timeout);
-        let mut session = Walsender::open(connector, &name, &settings, deadline).await?;
-        let identity = session.identify(deadline).await?;
+        let mut session = Walsender::open(connector, &name, &settings).await?;
+        let identity = session.identify(connector.deadline()).await?;
         Ok(Self { session, identity })
     }
 
@@ -154,6 +153,7 @@ mod tests {
         let candidate = Candidate {
             session: Walsender {
                 wire: Wire::new(Stream::Unix(ours)),
+                connector: Connector::new("postgres://u@h".parse().unwrap()),
                 server_version: ServerVersion { major: 15, minor: 0 },
                 process_id: None,
             },

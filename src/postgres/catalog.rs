@@ -26,6 +26,10 @@ pub struct ServerFacts {
     pub may_replicate: bool,
     /// `synchronous_standby_names`.
     pub synchronous_standby_names: String,
+    /// `synchronized_standby_slots`, which came with 17; empty before.
+    pub synchronized_standby_slots: String,
+    /// Whether a standby, or something like one, has a slot.
+    pub has_physical_slot: bool,
 }
 
 /// A publication.
@@ -99,7 +103,9 @@ impl ServerFacts {
                    pg_catalog.pg_is_in_recovery(), current_database()::text, r.rolname::text, \
                    r.rolreplication or r.rolsuper or exists (select from pg_catalog.pg_roles m \
                    where m.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, m.oid, 'member')), \
-                   current_setting('synchronous_standby_names') \
+                   current_setting('synchronous_standby_names'), \
+                   coalesce(current_setting('synchronized_standby_slots', true), ''), \
+                   exists (select from pg_catalog.pg_replication_slots where slot_type = 'physical') \
                    from pg_catalog.pg_roles r where r.rolname = current_user";
         let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
         let number: i32 = column(&row, 0, PURPOSE)?;
@@ -111,6 +117,8 @@ impl ServerFacts {
             role: column(&row, 4, PURPOSE)?,
             may_replicate: column(&row, 5, PURPOSE)?,
             synchronous_standby_names: column(&row, 6, PURPOSE)?,
+            synchronized_standby_slots: column(&row, 7, PURPOSE)?,
+            has_physical_slot: column(&row, 8, PURPOSE)?,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! One connector for walsender and SQL sessions: TCP or Unix socket, then TLS as `sslmode` says.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use secrecy::{ExposeSecret, SecretString};
@@ -8,19 +9,35 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use super::error::{Error, Step};
-use super::url::{ConnectTarget, Host, SslMode};
+use super::url::{ConnectTarget, Host, Server, SslMode, socket_path};
 use crate::net::tls::{self, TlsVerification};
-use crate::net::{Stream, connect_tcp, connect_unix};
+use crate::net::{Stream, connect_address, connect_tcp, connect_unix};
 
 /// SSLRequest: length 8, then the code 80877103.
 /// <https://www.postgresql.org/docs/current/protocol-message-formats.html#PROTOCOL-MESSAGE-FORMATS-SSLREQUEST>
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
 
-/// Opens connections to one target.
+/// Opens connections to the servers of one target, or to the one that it is pinned to.
 #[derive(Debug, Clone)]
 pub struct Connector {
     target: ConnectTarget,
     password_file: Option<PathBuf>,
+    pinned: Option<Place>,
+}
+
+/// Where a session is: a server, and the address that its name stood for.
+#[derive(Debug, Clone)]
+struct Place {
+    server: Server,
+    address: Option<SocketAddr>,
+}
+
+/// A try at one server of a connector's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ServerTry<'a> {
+    connector: &'a Connector,
+    server: &'a Server,
+    address: Option<SocketAddr>,
 }
 
 impl Connector {
@@ -30,6 +47,7 @@ impl Connector {
         Self {
             target,
             password_file: None,
+            pinned: None,
         }
     }
 
@@ -46,22 +64,36 @@ impl Connector {
         &self.target
     }
 
-    /// When a session begun now must be open: `connect_timeout` from now.
+    /// How long one server may take from the connection to a session, from now: `connect_timeout`.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.target.connect_timeout
     }
 
-    /// Opens a byte stream to the server, with TLS agreed on; nothing of the session has been said yet.
-    ///
-    /// Cancel safety: dropping the future closes what was opened.
-    ///
-    /// # Errors
-    /// The server is unreachable, has no TLS where it is demanded, or the handshake fails.
-    pub async fn open(&self, deadline: Instant) -> Result<Stream, Error> {
-        timeout_at(deadline, self.open_stream(deadline))
-            .await
-            .unwrap_or(Err(Error::Deadline { step: Step::Connect }))
+    /// The servers in the order in which they are to be tried; never none.
+    pub(super) fn servers(&self) -> impl ExactSizeIterator<Item = ServerTry<'_>> {
+        let (servers, address) = match &self.pinned {
+            Some(place) => (std::slice::from_ref(&place.server), place.address),
+            None => (self.target.servers.as_slice(), None),
+        };
+        servers.iter().map(move |server| ServerTry {
+            connector: self,
+            server,
+            address,
+        })
+    }
+
+    /// Where it is pinned to, if there are several servers to choose from.
+    pub(super) fn chosen_of_several(&self) -> Option<String> {
+        let chosen = self.pinned.as_ref().filter(|_| self.target.servers.len() > 1);
+        chosen.map(|place| place.server.endpoint())
+    }
+
+    /// The servers that it leads to, separated by commas: one if it is pinned.
+    #[must_use]
+    pub fn endpoints(&self) -> String {
+        let endpoints: Vec<_> = self.servers().map(|server| server.endpoint()).collect();
+        endpoints.join(",")
     }
 
     /// The password to use, if there is one.
@@ -87,20 +119,56 @@ impl Connector {
         }
         Ok(Some(SecretString::from(line)))
     }
+}
 
-    async fn open_stream(&self, deadline: Instant) -> Result<Stream, Error> {
-        let host = match &self.target.host {
-            Host::Tcp(host) => host,
-            Host::Unix(_) => {
-                let path = self.target.socket_path().unwrap_or_default();
-                return Ok(Stream::Unix(connect_unix(&path, deadline).await?));
-            }
+impl ServerTry<'_> {
+    /// Where it is, as error texts name it.
+    pub(super) fn endpoint(&self) -> String {
+        self.server.endpoint()
+    }
+
+    /// Opens a byte stream to the server, with TLS agreed on; nothing of the session has been said yet. The name is looked
+    /// up at each try. Returns a connector that is pinned to the address reached: whoever must talk to the same server
+    /// uses that, since a name or a list may lead to another one a moment later (R15).
+    ///
+    /// Cancel safety: dropping the future closes what was opened.
+    ///
+    /// # Errors
+    /// The server is unreachable, has no TLS where it is demanded, or the handshake fails.
+    pub(super) async fn open(&self, deadline: Instant) -> Result<(Stream, Connector), Error> {
+        let (stream, address) = timeout_at(deadline, self.open_stream(deadline))
+            .await
+            .unwrap_or(Err(Error::Deadline { step: Step::Connect }))?;
+        let pinned = Connector {
+            pinned: Some(Place {
+                server: self.server.clone(),
+                address,
+            }),
+            ..self.connector.clone()
         };
-        let socket = connect_tcp(host, self.target.port, deadline).await?;
-        match self.target.tls_verification() {
-            None => Ok(Stream::Tcp(socket)),
-            Some(verification) => self.negotiate(host, socket, verification).await,
-        }
+        Ok((stream, pinned))
+    }
+
+    async fn open_stream(&self, deadline: Instant) -> Result<(Stream, Option<SocketAddr>), Error> {
+        let port = self.server.port;
+        let (host, socket) = match (&self.server.host, self.address) {
+            (Host::Unix(folder), _) => {
+                let path = socket_path(folder, port);
+                return Ok((Stream::Unix(connect_unix(&path, deadline).await?), None));
+            }
+            (Host::Tcp(host), Some(address)) => (host, connect_address(address, deadline).await?),
+            (Host::Tcp(host), None) => (host, connect_tcp(host, port, deadline).await?),
+        };
+        let broke = |source| Error::Io {
+            step: Step::Connect,
+            source,
+        };
+        let address = Some(socket.peer_addr().map_err(broke)?);
+        let stream = match self.connector.target.tls_verification() {
+            None => Stream::Tcp(socket),
+            Some(verification) => self.negotiate(host, socket, verification).await?,
+        };
+        Ok((stream, address))
     }
 
     async fn negotiate(
@@ -122,9 +190,9 @@ impl Connector {
         }
         match answer {
             [b'S'] => Ok(tls::handshake(&verification, host, socket).await?),
-            [b'N'] if self.target.sslmode == SslMode::Prefer => Ok(Stream::Tcp(socket)),
+            [b'N'] if self.connector.target.sslmode == SslMode::Prefer => Ok(Stream::Tcp(socket)),
             [b'N'] => Err(Error::TlsRefused {
-                endpoint: self.target.endpoint(),
+                endpoint: self.endpoint(),
             }),
             // An error text at this point is not from an authenticated server: it is not shown (CVE-2024-10977).
             [b'E'] => Err(Error::Closed { step: Step::Connect }),
@@ -142,6 +210,12 @@ mod tests {
     use std::time::Duration;
     use tokio::net::TcpListener;
 
+    /// A stream to the connector's only server.
+    async fn open(connector: &Connector, deadline: Instant) -> Result<Stream, Error> {
+        let server = connector.servers().next().unwrap();
+        server.open(deadline).await.map(|(stream, _)| stream)
+    }
+
     /// A server that answers SSLRequest with `answer`, and a connector to it.
     async fn against(answer: &'static [u8], sslmode: &str) -> Result<Stream, Error> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -157,8 +231,8 @@ mod tests {
             socket.write_all(answer).await.unwrap();
         };
         let connector = Connector::new(target);
-        let (stream, ()) = tokio::join!(connector.open(connector.deadline()), server);
-        stream
+        let (opened, ()) = tokio::join!(open(&connector, connector.deadline()), server);
+        opened
     }
 
     #[tokio::test]
@@ -185,8 +259,7 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let connector = Connector::new(format!("postgres://u@127.0.0.1:{port}/d").parse().unwrap());
-        let error = connector
-            .open(Instant::now() + Duration::from_millis(50))
+        let error = open(&connector, Instant::now() + Duration::from_millis(50))
             .await
             .unwrap_err();
         assert!(

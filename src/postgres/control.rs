@@ -11,10 +11,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::{Client, NoTls};
 
-use super::connect::Connector;
+use super::connect::{Connector, ServerTry};
 use super::error::{Error, Step};
 use super::identifier::SlotName;
 use super::replication::{application_name, text_settings};
+use super::servers::{ServerRole, Tries};
 use super::startup::render_options;
 use super::walsender::{milliseconds, within};
 
@@ -32,6 +33,8 @@ pub struct ControlSession {
     connection: Connection,
     role: String,
     stream_name: String,
+    /// Pinned to this session's server.
+    connector: Connector,
 }
 
 /// The task that moves the session's bytes; it ends with the session.
@@ -45,16 +48,27 @@ impl Drop for Connection {
 }
 
 impl ControlSession {
-    /// Opens a session named `walrelay <slot> control`, within the connector's deadline.
+    /// Opens a session named `walrelay <slot> control` with the first server that will do. Each has the connector's deadline.
     ///
     /// Cancel safety: dropping the future closes the connection.
     ///
     /// # Errors
     /// Everything that keeps a session from being opened.
     pub async fn open(connector: &Connector, slot: &SlotName) -> Result<Self, Error> {
+        let servers = connector.servers();
+        let mut tries = Tries::of(servers.len());
+        for server in servers {
+            match Self::open_at(server, connector.deadline(), slot).await {
+                Ok(session) => return Ok(session),
+                Err(error) => tries.failed(&server, error)?,
+            }
+        }
+        Err(tries.into_error())
+    }
+
+    async fn open_at(server: ServerTry<'_>, deadline: Instant, slot: &SlotName) -> Result<Self, Error> {
         const STEP: Step = Step::OpenControl;
-        let deadline = connector.deadline();
-        let stream = connector.open(deadline).await?;
+        let (stream, connector) = server.open(deadline).await?;
         let password = connector.password()?;
 
         let settings: Vec<_> = [
@@ -68,7 +82,7 @@ impl ControlSession {
         .into_iter()
         .chain(text_settings())
         .collect();
-        let stream_name = application_name(connector, slot);
+        let stream_name = application_name(&connector, slot);
         let mut config = tokio_postgres::Config::new();
         config
             .user(&connector.target().user)
@@ -86,6 +100,11 @@ impl ControlSession {
             opened.map_err(|error| opening_error(error, &connector.target().user, password.is_some()))
         };
         let (client, connection) = within(deadline, STEP, Box::pin(opening)).await?;
+        let mut reported = ServerRole::default();
+        for name in ["in_hot_standby", "default_transaction_read_only"] {
+            reported.note(name, connection.parameter(name));
+        }
+        reported.check(connector.target().session_attrs)?;
         let connection = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(error = %error, "sql session ended");
@@ -96,6 +115,7 @@ impl ControlSession {
             connection: Connection(connection),
             role: connector.target().user.clone(),
             stream_name,
+            connector,
         })
     }
 
@@ -108,6 +128,12 @@ impl ControlSession {
     /// The client for transactions.
     pub const fn client_mut(&mut self) -> &mut Client {
         &mut self.client
+    }
+
+    /// A connector that leads to this session's server and to no other, though a name or a list may do so by now.
+    #[must_use]
+    pub const fn connector(&self) -> &Connector {
+        &self.connector
     }
 
     /// The role that the session was opened as.

@@ -8,6 +8,7 @@ use super::catalog::column;
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{QualifiedTable, SlotName};
+use super::joined::Joined;
 use super::preflight::Source;
 use super::state::{Baseline, Member, MemberKind, TableMark};
 
@@ -142,19 +143,6 @@ impl fmt::Display for MemberName {
             MemberKind::Schema => "schema",
         };
         write!(f, "{kind} {}", self.name)
-    }
-}
-
-/// Prints differences in one line.
-pub(super) struct Joined<'a>(pub(super) &'a [Difference]);
-
-impl fmt::Display for Joined<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, difference) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "; " };
-            write!(f, "{separator}{difference}")?;
-        }
-        Ok(())
     }
 }
 

@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const AUTHENTICATION_OK: &[u8] = &[0; 4];
 
 /// Whether the server refuses new connections because it shuts down: SQLSTATE 57P03 in answer to a startup packet, before
-/// any authentication, or nobody who listens. The connection is closed whatever the answer.
+/// any authentication, or nobody who listens. Of several servers only the first is asked: pin the connector. The connection is closed whatever the answer.
 ///
 /// Each call costs the server a process that ends before or right after authentication, and a line of its log where
 /// `log_connections` is on.
@@ -34,8 +34,10 @@ const AUTHENTICATION_OK: &[u8] = &[0; 4];
 /// No answer within 5 s, or none that PostgreSQL would give: nothing is known then.
 pub async fn is_shutting_down(connector: &Connector, slot: &SlotName) -> Result<bool, Error> {
     let deadline = Instant::now() + DEADLINE;
-    let stream = match connector.open(deadline).await {
-        Ok(stream) => stream,
+    let server = connector.servers().next();
+    let server = server.ok_or(Error::Closed { step: Step::Connect })?;
+    let stream = match server.open(deadline).await {
+        Ok((stream, _)) => stream,
         Err(Error::Unreachable(ConnectError::Refused { source, .. })) if nobody_listens(&source) => {
             return Ok(true);
         }

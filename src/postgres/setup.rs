@@ -109,7 +109,7 @@ fn print_steps(f: &mut fmt::Formatter<'_>, steps: &[SetupStep]) -> fmt::Result {
 /// there.
 pub async fn setup(connector: &Connector, source: &Source) -> Result<SetupReport, Error> {
     let mut session = ControlSession::open(connector, &source.slot).await?;
-    let result = setup_locked(&mut session, connector, source).await;
+    let result = setup_locked(&mut session, source).await;
     session.close().await;
     result
 }
@@ -126,11 +126,7 @@ pub async fn teardown(connector: &Connector, source: &Source) -> Result<Teardown
     result
 }
 
-async fn setup_locked(
-    session: &mut ControlSession,
-    connector: &Connector,
-    source: &Source,
-) -> Result<SetupReport, Error> {
+async fn setup_locked(session: &mut ControlSession, source: &Source) -> Result<SetupReport, Error> {
     let mut report = SetupReport::default();
     let server = ServerFacts::read(session).await?;
     check_server(&server)?;
@@ -172,7 +168,7 @@ async fn setup_locked(
             ));
         }
     } else {
-        let created = slot::create(connector, &source.slot).await?;
+        let created = slot::create(session.connector(), &source.slot).await?;
         report.push(
             format!("{what} (streams from {})", created.consistent_point),
             Outcome::Created,

@@ -39,6 +39,8 @@ pub struct SlotState {
     /// Bytes of WAL that may still be written before the slot is in danger; `None` without
     /// `max_slot_wal_keep_size`.
     pub safe_wal_size: Option<i64>,
+    /// Whether standbys synchronise it, so that it outlives a promotion; never before 17.
+    pub failover: bool,
     /// The oldest WAL that the slot keeps.
     pub restart_lsn: Option<Lsn>,
     /// Up to where we have confirmed.
@@ -89,8 +91,9 @@ impl SlotState {
     pub async fn read(session: &ControlSession, slot: &SlotName) -> Result<Option<Self>, Error> {
         const PURPOSE: &str = "look at the replication slot";
         let sql = "select plugin, slot_type = 'logical', database, active_pid, wal_status, safe_wal_size, \
-                   restart_lsn::text, confirmed_flush_lsn::text from pg_catalog.pg_replication_slots \
-                   where slot_name = $1";
+                   restart_lsn::text, confirmed_flush_lsn::text, \
+                   coalesce((pg_catalog.to_jsonb(s) ->> 'failover')::boolean, false) \
+                   from pg_catalog.pg_replication_slots s where slot_name = $1";
         let name = slot.as_str();
         let row = session
             .run(PURPOSE, session.client().query_opt(sql, &[&name]))
@@ -107,6 +110,7 @@ impl SlotState {
             safe_wal_size: column(&row, 5, PURPOSE)?,
             restart_lsn: position(&row, 6, PURPOSE)?,
             confirmed_flush_lsn: position(&row, 7, PURPOSE)?,
+            failover: column(&row, 8, PURPOSE)?,
         }))
     }
 
@@ -131,14 +135,16 @@ pub async fn create(connector: &Connector, slot: &SlotName) -> Result<CreatedSlo
         .chain(text_settings())
         .collect();
     let name = format!("{} setup", application_name(connector, slot));
-    let mut session = Walsender::open(connector, &name, &settings, connector.deadline()).await?;
+    let mut session = Walsender::open(connector, &name, &settings).await?;
     let deadline = Instant::now() + CREATE_TIMEOUT;
     let identity = session.identify(deadline).await?;
 
     // The option list came with 15, which still takes the old form, but for how long?
     let snapshot = match session.server_version.major {
         ..15 => "NOEXPORT_SNAPSHOT",
-        _ => "(SNAPSHOT 'nothing')",
+        15..17 => "(SNAPSHOT 'nothing')",
+        // Costs nothing where no standby synchronises it.
+        _ => "(SNAPSHOT 'nothing', FAILOVER)",
     };
     let command = format!(
         "CREATE_REPLICATION_SLOT {} LOGICAL {PLUGIN} {snapshot}",

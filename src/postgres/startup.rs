@@ -13,6 +13,7 @@ use secrecy::{ExposeSecret, SecretString};
 use super::connect::Connector;
 use super::error::{Error, ServerError, SqlState, Step};
 use super::frame;
+use super::servers::ServerRole;
 use super::startup::authentication as auth;
 use crate::net::{Stream, Wire};
 
@@ -82,6 +83,8 @@ pub(super) struct Greeting {
     pub(super) server_version: Option<ServerVersion>,
     /// The server process's id, as the server's own views name it.
     pub(super) process_id: Option<i32>,
+    /// Whether it takes writes.
+    pub(super) role: ServerRole,
 }
 
 /// Opens a walsender session for logical replication on a fresh stream: startup, authentication, ready.
@@ -122,10 +125,13 @@ pub(super) async fn walsender(
             // BackendKeyData: process id, then the key for cancelling.
             b'K' => greeting.process_id = body.first_chunk().map(|id| i32::from_be_bytes(*id)),
             b'S' => {
-                if let Some(("server_version", rest)) = frame::split_text(&body)
-                    && let Some((version, _)) = frame::split_text(rest)
+                if let Some((name, rest)) = frame::split_text(&body)
+                    && let Some((value, _)) = frame::split_text(rest)
                 {
-                    greeting.server_version = ServerVersion::from_text(version);
+                    greeting.role.note(name, Some(value));
+                    if name == "server_version" {
+                        greeting.server_version = ServerVersion::from_text(value);
+                    }
                 }
             }
             b'Z' if authenticated => return Ok(greeting),

@@ -5,44 +5,33 @@
 //!
 //! <https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING>
 
+mod error;
+mod parse;
+mod server;
+
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
 use secrecy::SecretString;
 
-use crate::net::endpoint_text;
 use crate::net::tls::{RootSource, TlsVerification};
 
-/// PostgreSQL's port.
-const DEFAULT_PORT: u16 = 5432;
-/// Where a URL without a host points.
-const DEFAULT_HOST: &str = "localhost";
+pub use error::UrlError;
+use parse::Raw;
+pub(super) use server::socket_path;
+pub use server::{Host, Server};
+
 /// How long connecting may take where `connect_timeout` does not say.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The parameters that are understood.
-const KNOWN: [&str; 9] = [
-    "host",
-    "port",
-    "user",
-    "password",
-    "dbname",
-    "sslmode",
-    "sslrootcert",
-    "connect_timeout",
-    "application_name",
-];
 
 /// Where and as whom to connect. `Debug` does not show the password.
 #[derive(Debug, Clone)]
 pub struct ConnectTarget {
-    /// The server's host.
-    pub host: Host,
-    /// The server's port; part of the socket's file name with [`Host::Unix`].
-    pub port: u16,
+    /// The servers, in the order in which they are tried; never empty.
+    pub servers: Vec<Server>,
+    /// Which of them will do.
+    pub session_attrs: SessionAttrs,
     /// The role.
     pub user: String,
     /// The password, where the string holds one.
@@ -53,19 +42,10 @@ pub struct ConnectTarget {
     pub sslmode: SslMode,
     /// Trusted roots, where `sslrootcert` names them.
     pub sslrootcert: Option<RootSource>,
-    /// The time for TCP, TLS, startup and authentication together.
+    /// The time for TCP, TLS, startup and authentication together, of each server.
     pub connect_timeout: Duration,
     /// The session's name in `pg_stat_activity`, where the string sets one.
     pub application_name: Option<String>,
-}
-
-/// A way to a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Host {
-    /// A DNS name or an address.
-    Tcp(String),
-    /// The folder of a Unix-domain socket.
-    Unix(PathBuf),
 }
 
 /// libpq's `sslmode`, without `allow`.
@@ -98,76 +78,16 @@ impl SslMode {
     }
 }
 
-/// Why a text is no connection target.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum UrlError {
-    /// Neither `postgres://` nor `key=value`.
-    #[error("expected postgres://user@host:port/database or a key=value string")]
-    Form,
-    /// More or other `@` than one between the credentials and the host.
-    #[error("an @ stands after the host: percent-encode the characters @ : / ? % of user and password")]
-    StrayAt,
-    /// A `%` without two hexadecimal digits, or encoded bytes that are no UTF-8.
-    #[error("the {part} is not percent-encoded UTF-8 (write % as %25)")]
-    Encoding {
-        /// The part of the URL.
-        part: &'static str,
-    },
-    /// An IPv6 address without its closing bracket, or with something behind it.
-    #[error("the host's brackets do not match (expected [IPv6 address]:port)")]
-    Brackets,
-    /// A port that is no number from 1 to 65535. Not echoed: it may be the rest of a password.
-    #[error("the port is not a number from 1 to 65535 (percent-encode @ : / ? % in user and password)")]
-    Port,
-    /// More than one host.
-    #[error("more than one host: name one")]
-    ManyHosts,
-    /// No user.
-    #[error("no user: expected postgres://user@host or user=...")]
-    NoUser,
-    /// A zero byte, which no startup packet can hold.
-    #[error("the {part} holds a zero byte")]
-    ZeroByte {
-        /// The parameter.
-        part: &'static str,
-    },
-    /// An unknown parameter.
-    #[error("unknown parameter `{name}`{}", .nearest.map(|near| format!(": did you mean `{near}`?")).unwrap_or_default())]
-    UnknownParameter {
-        /// Its name.
-        name: String,
-        /// The known one closest to it.
-        nearest: Option<&'static str>,
-    },
-    /// A parameter whose name may be a piece of a password.
-    #[error("parameter {number} is unknown (a password with spaces needs quotes: password='...')")]
-    UnknownAfterPassword {
-        /// Its place, counted from 1.
-        number: usize,
-    },
-    /// A parameter without `=`.
-    #[error("parameter {number} has no `=` (a value with spaces needs quotes: key='a b')")]
-    NoEquals {
-        /// Its place, counted from 1.
-        number: usize,
-    },
-    /// A quoted value that does not end.
-    #[error("the quote of parameter {number} is not closed")]
-    OpenQuote {
-        /// Its place, counted from 1.
-        number: usize,
-    },
-    /// A value that the parameter cannot have.
-    #[error("`{name}` must be {expected}")]
-    Value {
-        /// The parameter.
-        name: &'static str,
-        /// What is allowed.
-        expected: &'static str,
-    },
-    /// `sslrootcert=system` with a mode that does not verify.
-    #[error("sslrootcert=system needs sslmode=verify-full")]
-    WeakSystemRoots,
+/// Which server will do: libpq's `target_session_attrs`, without those for readers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SessionAttrs {
+    /// The first that lets us in. A standby does, and is no use.
+    #[default]
+    Any,
+    /// One that is no standby and whose sessions may write by default.
+    ReadWrite,
+    /// One that is no standby.
+    Primary,
 }
 
 impl FromStr for ConnectTarget {
@@ -190,24 +110,6 @@ impl FromStr for ConnectTarget {
 }
 
 impl ConnectTarget {
-    /// `host:port` or the path of the socket: what error texts name.
-    #[must_use]
-    pub fn endpoint(&self) -> String {
-        match &self.host {
-            Host::Tcp(host) => endpoint_text(host, self.port),
-            Host::Unix(folder) => socket_path(folder, self.port).display().to_string(),
-        }
-    }
-
-    /// The path of the Unix-domain socket, where it is one.
-    #[must_use]
-    pub fn socket_path(&self) -> Option<PathBuf> {
-        match &self.host {
-            Host::Tcp(_) => None,
-            Host::Unix(folder) => Some(socket_path(folder, self.port)),
-        }
-    }
-
     /// How TLS verifies the server; `None` where no TLS is asked for.
     #[must_use]
     pub fn tls_verification(&self) -> Option<TlsVerification> {
@@ -226,437 +128,12 @@ impl ConnectTarget {
 }
 
 impl fmt::Display for ConnectTarget {
-    /// User, endpoint and database; no password.
+    /// User, endpoints and database; no password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}/{}", self.user, self.endpoint(), self.dbname)
-    }
-}
-
-/// `.s.PGSQL.port` in its folder, as PostgreSQL names it.
-fn socket_path(folder: &std::path::Path, port: u16) -> PathBuf {
-    folder.join(format!(".s.PGSQL.{port}"))
-}
-
-/// Values as found, before defaults.
-#[derive(Default)]
-struct Raw {
-    host: Option<String>,
-    port: Option<u16>,
-    user: Option<String>,
-    password: Option<SecretString>,
-    dbname: Option<String>,
-    sslmode: Option<SslMode>,
-    sslrootcert: Option<RootSource>,
-    connect_timeout: Option<Duration>,
-    application_name: Option<String>,
-}
-
-impl Raw {
-    /// Reads what follows the scheme: `[user[:password]@][host][:port][/dbname][?name=value&...]`.
-    fn read_url(&mut self, rest: &str) -> Result<(), UrlError> {
-        let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-        if tail.contains('@') {
-            return Err(UrlError::StrayAt);
-        }
-        let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
-
-        let server = match authority.split_once('@') {
-            None => authority,
-            Some((credentials, server)) => {
-                if server.contains('@') {
-                    return Err(UrlError::StrayAt);
-                }
-                let (user, password) = match credentials.split_once(':') {
-                    Some((user, password)) => (user, Some(password)),
-                    None => (credentials, None),
-                };
-                self.set("user", decode("user", user)?)?;
-                if let Some(password) = password {
-                    self.set("password", decode("password", password)?)?;
-                }
-                server
-            }
-        };
-        self.read_server(server)?;
-        self.set(
-            "dbname",
-            decode("database", path.strip_prefix('/').unwrap_or(path))?,
-        )?;
-
-        for (index, pair) in query.split('&').filter(|pair| !pair.is_empty()).enumerate() {
-            let (name, value) = pair
-                .split_once('=')
-                .ok_or(UrlError::NoEquals { number: index + 1 })?;
-            let (name, value) = (decode("query", name)?, decode("query", value)?);
-            // JDBC's spelling, which libpq takes in URLs.
-            if name == "ssl" && value == "true" {
-                self.set("sslmode", "require".to_owned())?;
-            } else {
-                self.set(&name, value)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn read_server(&mut self, server: &str) -> Result<(), UrlError> {
-        if server.contains(',') {
-            return Err(UrlError::ManyHosts);
-        }
-        let (host, port) = match server.strip_prefix('[') {
-            Some(bracketed) => {
-                let (host, after) = bracketed.split_once(']').ok_or(UrlError::Brackets)?;
-                let port = match after.strip_prefix(':') {
-                    Some(port) => port,
-                    None if after.is_empty() => "",
-                    None => return Err(UrlError::Brackets),
-                };
-                (host, port)
-            }
-            None => server.split_once(':').unwrap_or((server, "")),
-        };
-        self.set("host", decode("host", host)?)?;
-        self.set("port", port.to_owned())
-    }
-
-    /// Reads libpq's `key = value` pairs: a value is quoted with `'` or ends at white space; a backslash
-    /// takes the next character as it is.
-    fn read_pairs(&mut self, text: &str) -> Result<(), UrlError> {
-        let mut rest = text.trim_start();
-        let mut after_password = false;
-        for number in 1.. {
-            if rest.is_empty() {
-                break;
-            }
-            let (name, value) = rest.split_once('=').ok_or(UrlError::NoEquals { number })?;
-            let name = name.trim_end();
-            if name.is_empty() || name.contains(char::is_whitespace) {
-                return Err(UrlError::NoEquals { number });
-            }
-            if after_password && !KNOWN.contains(&name) {
-                return Err(UrlError::UnknownAfterPassword { number });
-            }
-            let (value, after) = pair_value(value.trim_start()).ok_or(UrlError::OpenQuote { number })?;
-            self.set(name, value)?;
-            after_password = name == "password";
-            rest = after.trim_start();
-        }
-        Ok(())
-    }
-
-    /// Sets one parameter; an empty value means the default, as in libpq.
-    fn set(&mut self, name: &str, value: String) -> Result<(), UrlError> {
-        let Some(known) = KNOWN.into_iter().find(|known| *known == name) else {
-            return Err(unknown(name));
-        };
-        if value.contains('\0') {
-            return Err(UrlError::ZeroByte { part: known });
-        }
-        if value.is_empty() {
-            return Ok(());
-        }
-        let bad = |expected| UrlError::Value {
-            name: known,
-            expected,
-        };
-        match known {
-            "host" => {
-                if value.contains(',') {
-                    return Err(UrlError::ManyHosts);
-                }
-                if value.contains('@') {
-                    return Err(UrlError::StrayAt);
-                }
-                self.host = Some(value);
-            }
-            "port" => {
-                self.port = Some(
-                    value
-                        .parse()
-                        .ok()
-                        .filter(|port| *port != 0)
-                        .ok_or(UrlError::Port)?,
-                )
-            }
-            "user" => self.user = Some(value),
-            "password" => self.password = Some(SecretString::from(value)),
-            "dbname" => self.dbname = Some(value),
-            "sslmode" => {
-                self.sslmode = Some(match value.as_str() {
-                    "disable" => SslMode::Disable,
-                    "prefer" => SslMode::Prefer,
-                    "require" => SslMode::Require,
-                    "verify-ca" => SslMode::VerifyCa,
-                    "verify-full" => SslMode::VerifyFull,
-                    _ => {
-                        return Err(bad("disable, prefer, require, verify-ca or verify-full"));
-                    }
-                });
-            }
-            "sslrootcert" => {
-                self.sslrootcert = Some(match value.as_str() {
-                    "system" => RootSource::System,
-                    _ => RootSource::File(PathBuf::from(value)),
-                });
-            }
-            "connect_timeout" => {
-                let seconds: u64 = value.parse().map_err(|_| bad("a whole number of seconds"))?;
-                self.connect_timeout = Some(seconds)
-                    .filter(|seconds| *seconds > 0)
-                    .map(Duration::from_secs);
-            }
-            _ => self.application_name = Some(value),
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<ConnectTarget, UrlError> {
-        let user = self.user.ok_or(UrlError::NoUser)?;
-        let host = match self.host {
-            None => Host::Tcp(DEFAULT_HOST.to_owned()),
-            Some(path) if path.starts_with('/') => Host::Unix(PathBuf::from(path)),
-            Some(name) => Host::Tcp(name),
-        };
-        let sslmode = match (&self.sslrootcert, self.sslmode) {
-            (Some(RootSource::System), None) => SslMode::VerifyFull,
-            (Some(RootSource::System), Some(mode)) if mode != SslMode::VerifyFull => {
-                return Err(UrlError::WeakSystemRoots);
-            }
-            (_, mode) => mode.unwrap_or_default(),
-        };
-        Ok(ConnectTarget {
-            host,
-            port: self.port.unwrap_or(DEFAULT_PORT),
-            dbname: self.dbname.unwrap_or_else(|| user.clone()),
-            user,
-            password: self.password,
-            sslmode,
-            sslrootcert: self.sslrootcert,
-            connect_timeout: self.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT),
-            application_name: self.application_name,
-        })
-    }
-}
-
-fn unknown(name: &str) -> UrlError {
-    let nearest = KNOWN
-        .into_iter()
-        .map(|known| (strsim::damerau_levenshtein(known, name), known))
-        .filter(|(distance, known)| *distance <= known.len() / 2)
-        .min()
-        .map(|(_, known)| known);
-    UrlError::UnknownParameter {
-        name: name.escape_debug().to_string(),
-        nearest,
-    }
-}
-
-/// Decodes percent escapes strictly: a `%` without two digits is an error, as in libpq.
-fn decode(part: &'static str, text: &str) -> Result<String, UrlError> {
-    let mut rest = text;
-    while let Some((_, after)) = rest.split_once('%') {
-        if !after
-            .as_bytes()
-            .get(..2)
-            .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-        {
-            return Err(UrlError::Encoding { part });
-        }
-        rest = after;
-    }
-    match percent_decode_str(text).decode_utf8() {
-        Ok(text) => Ok(text.into_owned()),
-        Err(_) => Err(UrlError::Encoding { part }),
-    }
-}
-
-/// Reads one value and yields it with what follows; `None` where a quote stays open.
-fn pair_value(text: &str) -> Option<(String, &str)> {
-    let mut value = String::new();
-    let (quoted, body) = match text.strip_prefix('\'') {
-        Some(body) => (true, body),
-        None => (false, text),
-    };
-    let mut characters = body.chars();
-    loop {
-        let before = characters.as_str();
-        match characters.next() {
-            None if quoted => return None,
-            None => return Some((value, "")),
-            Some('\'') if quoted => return Some((value, characters.as_str())),
-            Some('\\') => value.extend(characters.next()),
-            Some(c) if !quoted && c.is_whitespace() => return Some((value, before)),
-            Some(c) => value.push(c),
-        }
+        let endpoints: Vec<_> = self.servers.iter().map(Server::endpoint).collect();
+        write!(f, "{}@{}/{}", self.user, endpoints.join(","), self.dbname)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use secrecy::ExposeSecret;
-
-    fn target(text: &str) -> ConnectTarget {
-        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
-    }
-
-    fn error(text: &str) -> UrlError {
-        text.parse::<ConnectTarget>().expect_err(text)
-    }
-
-    fn password(target: &ConnectTarget) -> Option<&str> {
-        target.password.as_ref().map(ExposeSecret::expose_secret)
-    }
-
-    #[test]
-    fn a_full_url_is_read() {
-        let target = target(
-            "postgres://wal%40relay:p%2Fw%25@db.example:6000/shop%20db?sslmode=verify-full&sslrootcert=/etc/ca.pem\
-             &connect_timeout=3&application_name=x",
-        );
-        assert_eq!(target.host, Host::Tcp("db.example".to_owned()));
-        assert_eq!(
-            (target.port, target.user.as_str(), target.dbname.as_str()),
-            (6000, "wal@relay", "shop db")
-        );
-        assert_eq!(password(&target), Some("p/w%"));
-        let roots = RootSource::File(PathBuf::from("/etc/ca.pem"));
-        assert_eq!(target.tls_verification(), Some(TlsVerification::Full(roots)));
-        assert_eq!(target.connect_timeout, Duration::from_secs(3));
-        assert_eq!(target.application_name.as_deref(), Some("x"));
-    }
-
-    #[test]
-    fn what_a_url_leaves_out_has_defaults() {
-        let target = target("postgresql://walrelay@");
-        assert_eq!(target.to_string(), "walrelay@localhost:5432/walrelay");
-        assert_eq!(target.sslmode, SslMode::Prefer);
-        assert_eq!(target.connect_timeout, DEFAULT_CONNECT_TIMEOUT);
-        assert_eq!(password(&target), None);
-    }
-
-    #[test]
-    fn ipv6_addresses_and_unix_sockets_are_hosts() {
-        assert_eq!(target("postgres://u@[::1]:7/d").endpoint(), "[::1]:7");
-        assert_eq!(target("postgres://u@[::1]").endpoint(), "[::1]:5432");
-        for text in [
-            "postgres://u@/d?host=/run/pg&port=7",
-            "postgres://u@%2Frun%2Fpg:7/d",
-            "host=/run/pg port=7 user=u dbname=d",
-        ] {
-            assert_eq!(
-                target(text).socket_path(),
-                Some(PathBuf::from("/run/pg/.s.PGSQL.7")),
-                "{text}"
-            );
-        }
-    }
-
-    #[test]
-    fn pairs_follow_libpqs_quoting() {
-        let target = target(
-            r"host = db user='a user' password='it\'s \\ ok' dbname=a\ b  port=  6000 sslmode=require",
-        );
-        assert_eq!(
-            (target.user.as_str(), target.dbname.as_str(), target.port),
-            ("a user", "a b", 6000)
-        );
-        assert_eq!(password(&target), Some(r"it's \ ok"));
-        assert_eq!(target.tls_verification(), Some(TlsVerification::None));
-    }
-
-    #[test]
-    fn require_with_a_root_checks_the_chain() {
-        let roots = RootSource::File(PathBuf::from("ca"));
-        assert_eq!(
-            target("user=u sslmode=require sslrootcert=ca").tls_verification(),
-            Some(TlsVerification::Chain(roots))
-        );
-        assert_eq!(
-            target("user=u sslrootcert=system").tls_verification(),
-            Some(TlsVerification::Full(RootSource::System))
-        );
-        assert_eq!(
-            error("user=u sslmode=require sslrootcert=system"),
-            UrlError::WeakSystemRoots
-        );
-        assert_eq!(target("user=u sslmode=disable").tls_verification(), None);
-    }
-
-    #[test]
-    fn an_unknown_parameter_is_named_with_the_nearest_known_one() {
-        assert_eq!(
-            error("postgres://u@h/d?sslmod=require").to_string(),
-            "unknown parameter `sslmod`: did you mean `sslmode`?"
-        );
-        assert_eq!(error("user=u zzz=1").to_string(), "unknown parameter `zzz`");
-        assert_eq!(
-            error("user=u sslmode=allow").to_string(),
-            "`sslmode` must be disable, prefer, require, verify-ca or verify-full"
-        );
-    }
-
-    #[test]
-    fn malformed_targets_are_refused() {
-        for (text, expected) in [
-            ("", UrlError::Form),
-            ("mysql://u@h", UrlError::Form),
-            ("postgres:/u@h?user=u", UrlError::Form),
-            ("postgres://h/d", UrlError::NoUser),
-            ("host=h", UrlError::NoUser),
-            ("postgres://u@h:0/d", UrlError::Port),
-            ("postgres://u@h:65536/d", UrlError::Port),
-            ("postgres://u@h1,h2/d", UrlError::ManyHosts),
-            ("postgres://u@[::1/d", UrlError::Brackets),
-            ("postgres://u@[::1]x/d", UrlError::Brackets),
-            ("postgres://u:%zz@h/d", UrlError::Encoding { part: "password" }),
-            ("postgres://u@h/%ff", UrlError::Encoding { part: "database" }),
-            ("postgres://u@h/d?user", UrlError::NoEquals { number: 1 }),
-            ("postgres://u%00@h/d", UrlError::ZeroByte { part: "user" }),
-            ("user='u", UrlError::OpenQuote { number: 1 }),
-            ("user=u host", UrlError::NoEquals { number: 2 }),
-            ("user=u =x", UrlError::NoEquals { number: 2 }),
-        ] {
-            assert_eq!(error(text), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn no_error_text_holds_a_piece_of_the_password() {
-        for text in [
-            "postgres://u:se/cret@h/d",
-            "postgres://u:se@cret@h/d",
-            "postgres://u:se?cret@h/d",
-            "postgres://u:se?cret=1@h/d",
-            "postgres://u:12?cret=1@h/d",
-            "postgres://u:se%cret@h/d",
-            "postgres://u:se:cret?h=d",
-            "user=u password=se cret",
-            "user=u password=se cret=1",
-            "user=u password='se cret",
-            "postgres://u:se%00cret@h/d",
-        ] {
-            let shown = format!("{0} {0:?}", error(text));
-            assert!(!shown.contains("cret"), "{text}: {shown}");
-        }
-        let shown = format!("{0:?} {0}", target("postgres://u:secret@h/d"));
-        assert!(!shown.contains("secret"), "{shown}");
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_makes_the_parser_panic(text in "(postgres://)?.{0,60}") {
-            drop(text.parse::<ConnectTarget>());
-        }
-
-        #[test]
-        fn any_password_survives_encoding(secret in "[^\\x00]{1,20}") {
-            let encoded: String = secret.bytes().map(|byte| format!("%{byte:02x}")).collect();
-            let url = target(&format!("postgres://u:{encoded}@h/d"));
-            prop_assert_eq!(password(&url), Some(secret.as_str()));
-            let quoted = secret.replace('\\', "\\\\").replace('\'', "\\'");
-            let pairs = target(&format!("user=u password='{quoted}' port=1"));
-            prop_assert_eq!(password(&pairs), Some(secret.as_str()));
-        }
-    }
-}
+mod tests;

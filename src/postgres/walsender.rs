@@ -9,10 +9,11 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use walrelay_engine::Lsn;
 
-use super::connect::Connector;
+use super::connect::{Connector, ServerTry};
 use super::error::{Error, ServerError, Step};
 use super::frame;
 use super::preflight::Unfit;
+use super::servers::Tries;
 use super::startup::{self, MIN_SERVER_MAJOR, ServerVersion};
 use crate::net::{Stream, Wire};
 
@@ -32,20 +33,39 @@ pub(super) type Row = Vec<Option<String>>;
 #[derive(Debug)]
 pub(super) struct Walsender {
     pub(super) wire: Wire<Stream>,
+    /// Pinned to this session's server.
+    pub(super) connector: Connector,
     pub(super) server_version: ServerVersion,
     pub(super) process_id: Option<i32>,
 }
 
 impl Walsender {
-    /// Connects, starts up and checks the server's version.
+    /// Connects to the first server that will do, starts up and checks its version. Each server has the connector's deadline.
     pub(super) async fn open(
         connector: &Connector,
         application_name: &str,
         options: &[(&str, String)],
-        deadline: Instant,
     ) -> Result<Self, Error> {
-        let mut wire = Wire::new(connector.open(deadline).await?);
-        let greeting = startup::walsender(&mut wire, connector, application_name, options);
+        let servers = connector.servers();
+        let mut tries = Tries::of(servers.len());
+        for server in servers {
+            match Self::open_at(server, connector.deadline(), application_name, options).await {
+                Ok(session) => return Ok(session),
+                Err(error) => tries.failed(&server, error)?,
+            }
+        }
+        Err(tries.into_error())
+    }
+
+    async fn open_at(
+        server: ServerTry<'_>,
+        deadline: Instant,
+        application_name: &str,
+        options: &[(&str, String)],
+    ) -> Result<Self, Error> {
+        let (stream, connector) = server.open(deadline).await?;
+        let mut wire = Wire::new(stream);
+        let greeting = startup::walsender(&mut wire, &connector, application_name, options);
         let greeting = within(deadline, Step::OpenReplication, greeting).await?;
         let server_version = greeting.server_version.ok_or(Error::Protocol {
             step: Step::OpenReplication,
@@ -57,8 +77,10 @@ impl Walsender {
             }
             .into());
         }
+        greeting.role.check(connector.target().session_attrs)?;
         Ok(Self {
             wire,
+            connector,
             server_version,
             process_id: greeting.process_id,
         })

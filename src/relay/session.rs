@@ -1,6 +1,7 @@
 //! Opening a session: set-up where it was asked for, the look before streaming, then the stream.
 
-use super::standby::{self, Waits};
+use super::news::{News, Tell};
+use super::standby;
 use crate::fault::Fault;
 use crate::postgres::{
     self, Candidate, Connector, ControlSession, Error, Preflight, QualifiedTable, Replication, Source,
@@ -23,29 +24,29 @@ pub struct DatabaseSettings {
 }
 
 /// Opens a session, waiting for as long as another process streams from the slot. Every other step has the connector's
-/// deadline. `waits` is told who it is that has the slot.
+/// deadline. `news` is told who it is that has the slot, and what is at risk.
 ///
 /// # Errors
 /// Why there is none, as an operator must see it.
-pub(super) async fn open(settings: DatabaseSettings, waits: Waits) -> Result<Replication, Fault> {
-    start(&settings, &waits)
+pub(super) async fn open(settings: DatabaseSettings, news: Tell) -> Result<Replication, Fault> {
+    start(&settings, &news)
         .await
         .map_err(|error| Fault::new(error.kind(), &error))
 }
 
-async fn start(settings: &DatabaseSettings, waits: &Waits) -> Result<Replication, Error> {
+async fn start(settings: &DatabaseSettings, news: &Tell) -> Result<Replication, Error> {
     if settings.auto_setup {
         let report = postgres::setup(&settings.connector, &settings.source).await?;
         for step in &report.steps {
             tracing::info!(what = step.what, outcome = %step.outcome, "set-up");
         }
     }
-    look(settings).await?;
-    let mut candidate = Candidate::open(&settings.connector, &settings.start).await?;
+    let server = look(&settings.connector, settings, news).await?;
+    let mut candidate = Candidate::open(&server, &settings.start).await?;
     loop {
-        if standby::wait_for_slot(&mut candidate, settings, waits).await? {
+        if standby::wait_for_slot(&mut candidate, settings, news).await? {
             // Days may have passed.
-            look(settings).await?;
+            look(&server, settings, news).await?;
         }
         let deadline = settings.connector.deadline();
         candidate = match candidate.start(&settings.start, deadline).await? {
@@ -55,17 +56,25 @@ async fn start(settings: &DatabaseSettings, waits: &Waits) -> Result<Replication
     }
 }
 
-/// Checks that everything fits. The SQL session ends before the stream starts: an idle one would hold up a smart shutdown
-/// (I8).
-async fn look(settings: &DatabaseSettings) -> Result<(), Error> {
-    let control = ControlSession::open(&settings.connector, &settings.source.slot).await?;
+/// Checks that everything fits, and tells what is at risk all the same. The SQL session ends before the stream starts: an
+/// idle one would hold up a smart shutdown (I8). Returns a connector to the server that was looked at, so that the stream
+/// comes from no other.
+async fn look(connector: &Connector, settings: &DatabaseSettings, news: &Tell) -> Result<Connector, Error> {
+    let control = ControlSession::open(connector, &settings.source.slot).await?;
+    let server = control.connector().clone();
     let found = check(&control, &settings.source).await;
     control.close().await;
-    let others = found?.others.into_iter();
+    let found = found.map_err(|error| error.at(&server))?;
+    let risks = found
+        .risks(&settings.source.slot)
+        .map(|risk| Fault::new(risk.kind(), &risk));
+    // An error means that the relay ends.
+    news.send(News::AtRisk(risks.collect())).await.ok();
+    let others = found.others.into_iter();
     for table in others.filter(|table| !settings.ignore_tables.contains(table)) {
         tracing::warn!(table = %table, "the publication has a table that is not configured: a row in it will halt delivery");
     }
-    Ok(())
+    Ok(server)
 }
 
 /// Is everything there, and as it was left (R5)?

@@ -5,16 +5,12 @@
 
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-
+use super::news::{News, Tell};
 use super::session::DatabaseSettings;
 use crate::postgres::{Candidate, Error};
 
 /// Between two looks at the slot.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Where to tell that the slot is in use, and by which process of the server.
-pub(super) type Waits = mpsc::Sender<String>;
 
 /// Waits until nobody streams from the slot. Returns whether somebody did.
 ///
@@ -23,7 +19,7 @@ pub(super) type Waits = mpsc::Sender<String>;
 pub(super) async fn wait_for_slot(
     candidate: &mut Candidate,
     settings: &DatabaseSettings,
-    waits: &Waits,
+    news: &Tell,
 ) -> Result<bool, Error> {
     let mut waited = false;
     loop {
@@ -32,8 +28,8 @@ pub(super) async fn wait_for_slot(
             return Ok(waited);
         };
         if !waited {
-            // Full: it has not yet been heard that we wait, so once more adds nothing.
-            waits.try_send(holder).ok();
+            // An error means that the relay ends.
+            news.send(News::SlotInUse { holder }).await.ok();
         }
         waited = true;
         tokio::time::sleep(LOOK_INTERVAL).await;

@@ -20,6 +20,8 @@ pub struct Status {
     pub broker: SideStatus,
     /// Whether events pass.
     pub delivery: Delivery,
+    /// What could be lost or go wrong later, though events pass now.
+    pub risks: Vec<Fault>,
     /// Totals since the start.
     pub counters: Counters,
     /// Events admitted and not settled.
@@ -157,6 +159,7 @@ impl Status {
             database: side.clone(),
             broker: side,
             delivery: Delivery::Flowing,
+            risks: Vec::new(),
             counters: Counters::default(),
             in_flight: 0,
             in_flight_bytes: 0,

@@ -22,9 +22,9 @@ pub use errands::CareSettings;
 
 use super::errands::Errands;
 use super::held::{HeldTold, tell_discarded};
+use super::news::{self, News, Tell};
 use super::session;
 use super::side::Side;
-use super::standby::Waits;
 use super::status::{Delivery, Status};
 use super::wake::Wake;
 use super::watch::Watch;
@@ -90,9 +90,9 @@ struct Relay {
     status: watch::Sender<Status>,
     /// Looks out for the server's shutdown, while a session is up.
     watch: Option<Watch>,
-    /// The session that is being opened tells here that it waits for the slot.
-    waiting: mpsc::Receiver<String>,
-    waits: Waits,
+    /// The session that is being opened tells here that it waits for the slot, and what is at risk.
+    news: mpsc::Receiver<News>,
+    tell: Tell,
     wake: Wake,
     /// After a standstill: nothing is published before the database has said whose turn it is.
     role_unknown: bool,
@@ -104,7 +104,7 @@ struct Relay {
 
 impl Relay {
     fn new(settings: RelaySettings, status: watch::Sender<Status>) -> Self {
-        let (waits, waiting) = mpsc::channel(1);
+        let (tell, news) = mpsc::channel(news::CAPACITY);
         Self {
             flow: Flow::new(settings.flow.clone()),
             errands: Errands::new(),
@@ -116,8 +116,8 @@ impl Relay {
             broker: Side::new("broker"),
             status,
             watch: None,
-            waiting,
-            waits,
+            news,
+            tell,
             role_unknown: false,
             held: HeldTold::default(),
             stop_by: None,
@@ -151,9 +151,9 @@ impl Relay {
         self.notice_standstill(now);
         self.flow.tell_time(wall_clock());
         if self.stop_by.is_none() {
-            let (settings, waits) = (&self.settings.database, &self.waits);
+            let (settings, tell) = (&self.settings.database, &self.tell);
             self.database
-                .open_if_due(now, || session::open(settings.clone(), waits.clone()));
+                .open_if_due(now, || session::open(settings.clone(), tell.clone()));
         }
         if !self.role_unknown {
             let connector = self.brokers.current();
@@ -175,7 +175,7 @@ impl Relay {
         self.send_status(now);
         self.start_errand(now);
         if let Some(watch) = &mut self.watch {
-            watch.look_if_due(!self.flow.wants_stream(), &self.settings.database, now);
+            watch.look_if_due(!self.flow.wants_stream(), now);
         }
         tell_discarded(&mut self.flow);
         if let Some(delivery) = self
@@ -284,9 +284,12 @@ impl Relay {
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let now = Instant::now();
         let mut worked = self.notice_standstill(now);
-        if let Poll::Ready(Some(holder)) = self.waiting.poll_recv(cx) {
+        if let Poll::Ready(Some(news)) = self.news.poll_recv(cx) {
             worked = true;
-            self.stand_by(&holder, now);
+            match news {
+                News::SlotInUse { holder } => self.stand_by(&holder, now),
+                News::AtRisk(risks) => self.note_risks(risks),
+            }
         }
         if let Poll::Ready(result) = self.database.poll_opened(cx) {
             worked = true;

@@ -7,10 +7,9 @@ use tokio::task::JoinHandle;
 use walrelay_engine::Lsn;
 use walrelay_engine::watch::ShutdownWatch;
 
-use super::session::DatabaseSettings;
 use super::task::poll_task;
 use crate::fault::chain;
-use crate::postgres;
+use crate::postgres::{self, Connector, SlotName};
 
 /// Watches one session.
 ///
@@ -19,14 +18,19 @@ use crate::postgres;
 #[derive(Debug)]
 pub(super) struct Watch {
     signs: ShutdownWatch,
+    /// Pinned to the session's server: of several, only that one counts.
+    connector: Connector,
+    slot: SlotName,
     look: Option<JoinHandle<bool>>,
 }
 
 impl Watch {
-    /// For a session that starts `now`.
-    pub(super) fn new(now: Instant) -> Self {
+    /// For a session that starts `now`, with a connector that is pinned to its server.
+    pub(super) fn new(connector: Connector, slot: SlotName, now: Instant) -> Self {
         Self {
             signs: ShutdownWatch::new(now),
+            connector,
+            slot,
             look: None,
         }
     }
@@ -37,10 +41,10 @@ impl Watch {
     }
 
     /// Starts a look if one is due, given whether reading is paused.
-    pub(super) fn look_if_due(&mut self, paused: bool, settings: &DatabaseSettings, now: Instant) {
+    pub(super) fn look_if_due(&mut self, paused: bool, now: Instant) {
         self.signs.set_paused(paused);
         if self.look.is_none() && self.signs.take_due(now) {
-            let (connector, slot) = (settings.connector.clone(), settings.source.slot.clone());
+            let (connector, slot) = (self.connector.clone(), self.slot.clone());
             self.look = Some(tokio::spawn(async move {
                 let answer = postgres::is_shutting_down(&connector, &slot).await;
                 answer.unwrap_or_else(|error| {

@@ -34,6 +34,15 @@ impl Database {
         })
     }
 
+    /// One that is there already.
+    pub(crate) fn existing(name: &str, socket_dir: &Path, port: u16) -> Database {
+        Database {
+            name: name.to_owned(),
+            socket_dir: socket_dir.to_owned(),
+            port,
+        }
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name

@@ -1,5 +1,7 @@
 //! A private PostgreSQL server.
 
+mod standby;
+
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};

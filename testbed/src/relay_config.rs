@@ -48,6 +48,12 @@ impl RelayBuilder {
             .text("log.level", "debug")
     }
 
+    /// Takes another program, such as a script that starts the relay.
+    pub fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
+        self.binary = binary.into();
+        self
+    }
+
     /// Relays from this database, by a slot that is named after it (slots are the server's, and tests share
     /// servers).
     pub fn database(self, database: &Database) -> Self {

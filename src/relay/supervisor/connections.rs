@@ -27,6 +27,7 @@ impl Relay {
         if !self.database.is_in_doubt() {
             tracing::info!(
                 slot = %self.settings.database.source.slot,
+                server = session.connector().endpoints(),
                 server_version = %session.server_version(),
                 system_id = identity.system_id,
                 timeline = identity.timeline,
@@ -40,13 +41,30 @@ impl Relay {
         if self.flow.session_started(identity, now) {
             self.drop_outdated_link(OTHER_LOG, now);
         }
+        let slot = self.settings.database.source.slot.clone();
+        self.watch = Some(Watch::new(session.connector().clone(), slot, now));
         self.database.opened(session, now);
-        self.watch = Some(Watch::new(now));
         self.role_unknown = false;
         self.status.send_modify(|status| {
             status.role = Role::Active;
             status.sessions += 1;
         });
+    }
+
+    /// What could be lost or go wrong later, told once until it changes.
+    pub(super) fn note_risks(&mut self, risks: Vec<Fault>) {
+        if self.status.borrow().risks == risks {
+            return;
+        }
+        for Fault { kind, message } in &risks {
+            tracing::warn!(
+                cause = kind.label(),
+                error = message,
+                remedy = kind.remedy(),
+                "at risk"
+            );
+        }
+        self.status.send_modify(|status| status.risks = risks);
     }
 
     pub(super) fn link_opened(&mut self, result: Result<Link, Fault>, now: Instant) {

@@ -14,6 +14,7 @@ use crate::postgres::skips::Skip;
 use crate::postgres::{EventPosition, QualifiedTable, SlotName};
 use crate::relay::errands::{Done, Errand};
 use crate::relay::faults;
+use crate::relay::session::DatabaseSettings;
 
 /// How often a held event is looked after. A skip need not be quicker, and the database is asked for nothing else.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
@@ -64,6 +65,8 @@ impl Relay {
         }
         let Some(session) = self.database.up() else { return };
         let process_id = session.process_id();
+        // After a fail-over no errand may land on the server of before (R15).
+        let connector = session.connector().clone();
         let slot = &self.settings.database.source.slot;
         let errand = if let Some((skip, key)) = self.care.unrecorded.clone() {
             Errand::RecordSkip { skip, key }
@@ -99,7 +102,11 @@ impl Relay {
         } else {
             return;
         };
-        self.errands.start(&self.settings.database, errand);
+        let settings = DatabaseSettings {
+            connector,
+            ..self.settings.database.clone()
+        };
+        self.errands.start(&settings, errand);
     }
 
     /// When an errand is due, as far as that is known.

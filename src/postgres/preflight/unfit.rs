@@ -1,0 +1,188 @@
+//! What is missing or does not fit, and which fault each is.
+
+use super::super::identifier::{PublicationName, QualifiedTable, SlotName};
+use super::super::slot::PLUGIN;
+use super::super::startup::{MIN_SERVER_MAJOR, ServerVersion};
+use crate::fault::FaultKind;
+
+/// What is missing or does not fit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The server is too old.
+    #[error("the server is PostgreSQL {version}; walrelay needs {MIN_SERVER_MAJOR} or newer")]
+    ServerTooOld {
+        /// Its version.
+        version: ServerVersion,
+    },
+    /// The server is a standby.
+    #[error("the server is a standby (in recovery)")]
+    Standby,
+    /// The server's sessions may not write.
+    #[error("the server lets sessions of this role read only (default_transaction_read_only = on)")]
+    ReadOnly,
+    /// No logical decoding.
+    #[error("wal_level is `{wal_level}`, not `logical`")]
+    WalLevel {
+        /// The setting.
+        wal_level: String,
+    },
+    /// The role may not replicate.
+    #[error("the role `{role}` lacks the attribute REPLICATION")]
+    Role {
+        /// The role.
+        role: String,
+    },
+    /// The stream would be a synchronous standby.
+    #[error("synchronous_standby_names ({setting}) takes our stream, `{name}`, for a synchronous standby")]
+    SynchronousStandby {
+        /// The setting.
+        setting: String,
+        /// Our stream's `application_name`.
+        name: String,
+    },
+    /// No slot.
+    #[error("the replication slot `{slot}` does not exist")]
+    SlotMissing {
+        /// Its name.
+        slot: SlotName,
+    },
+    /// A physical slot.
+    #[error("the replication slot `{slot}` is a physical one")]
+    SlotPhysical {
+        /// Its name.
+        slot: SlotName,
+    },
+    /// A slot of another plugin.
+    #[error("the replication slot `{slot}` uses the plugin `{plugin}`, not `{PLUGIN}`")]
+    SlotPlugin {
+        /// Its name.
+        slot: SlotName,
+        /// Its plugin.
+        plugin: String,
+    },
+    /// A slot of another database.
+    #[error("the replication slot `{slot}` belongs to the database `{database}`, not to `{ours}`")]
+    SlotDatabase {
+        /// Its name.
+        slot: SlotName,
+        /// Its database.
+        database: String,
+        /// The database of the URL.
+        ours: String,
+    },
+    /// A slot whose WAL is gone.
+    #[error("the replication slot `{slot}` is lost: the server removed WAL that it needed")]
+    SlotLost {
+        /// Its name.
+        slot: SlotName,
+    },
+    /// No publication.
+    #[error("the publication `{publication}` does not exist")]
+    PublicationMissing {
+        /// Its name.
+        publication: PublicationName,
+    },
+    /// A publication without inserts.
+    #[error("the publication `{publication}` does not publish inserts")]
+    WithoutInserts {
+        /// Its name.
+        publication: PublicationName,
+    },
+    /// A row filter.
+    #[error("the publication `{publication}` has a row filter on {table}: rows would be missed silently")]
+    RowFilter {
+        /// Its name.
+        publication: PublicationName,
+        /// The table.
+        table: QualifiedTable,
+    },
+    /// A column list.
+    #[error("the publication `{publication}` has a column list on {table}: columns would be missed silently")]
+    ColumnList {
+        /// Its name.
+        publication: PublicationName,
+        /// The table.
+        table: QualifiedTable,
+    },
+    /// Rows of partitions would come under the partitions' names.
+    #[error("{table} is partitioned, and the publication `{publication}` lacks publish_via_partition_root")]
+    NotViaRoot {
+        /// Its name.
+        publication: PublicationName,
+        /// The table.
+        table: QualifiedTable,
+    },
+    /// No table.
+    #[error("the table {table} does not exist")]
+    TableMissing {
+        /// The table.
+        table: QualifiedTable,
+    },
+    /// Something else of that name.
+    #[error("{table} is not a table, so it cannot be published")]
+    NotATable {
+        /// The name.
+        table: QualifiedTable,
+    },
+    /// A table outside the WAL.
+    #[error("the table {table}, or a partition of it, is unlogged: its rows never reach the WAL")]
+    Unlogged {
+        /// The table.
+        table: QualifiedTable,
+    },
+    /// A table without a column that an event needs.
+    #[error("the table {table} has no column `{column}`")]
+    ColumnMissing {
+        /// The table.
+        table: QualifiedTable,
+        /// The column.
+        column: &'static str,
+    },
+    /// A payload that no body can be made of.
+    #[error(
+        "the column `payload` of the table {table} is of the type {type_name}, not json, jsonb, text or bytea"
+    )]
+    PayloadType {
+        /// The table.
+        table: QualifiedTable,
+        /// The type as SQL names it.
+        type_name: String,
+    },
+    /// A table that is not published.
+    #[error("the table {table} is not in the publication `{publication}`")]
+    NotPublished {
+        /// The table.
+        table: QualifiedTable,
+        /// The publication.
+        publication: PublicationName,
+    },
+}
+
+impl Unfit {
+    /// Which fault this is.
+    #[must_use]
+    pub const fn kind(&self) -> FaultKind {
+        match self {
+            Self::ServerTooOld { .. } => FaultKind::DatabaseUnsupported,
+            Self::Standby | Self::ReadOnly => FaultKind::DatabaseStandby,
+            Self::WalLevel { .. } => FaultKind::WalLevel,
+            Self::Role { .. } => FaultKind::ReplicationRole,
+            Self::SynchronousStandby { .. } => FaultKind::SynchronousStandby,
+            Self::SlotMissing { .. } => FaultKind::SlotMissing,
+            Self::SlotPhysical { .. } | Self::SlotPlugin { .. } | Self::SlotDatabase { .. } => {
+                FaultKind::SlotForeign
+            }
+            Self::SlotLost { .. } => FaultKind::SlotLost,
+            Self::PublicationMissing { .. } => FaultKind::PublicationMissing,
+            Self::WithoutInserts { .. }
+            | Self::RowFilter { .. }
+            | Self::ColumnList { .. }
+            | Self::NotViaRoot { .. } => FaultKind::PublicationUnfit,
+            Self::TableMissing { .. } | Self::NotATable { .. } => FaultKind::TableMissing,
+            Self::Unlogged { .. } => FaultKind::TableUnlogged,
+            Self::ColumnMissing { .. } => FaultKind::ColumnMissing,
+            Self::PayloadType { .. } => FaultKind::PayloadType,
+            Self::NotPublished { .. } => FaultKind::TableNotPublished,
+        }
+    }
+}
