@@ -78,6 +78,7 @@ impl Relay {
         self.note_halt(fault.kind);
         self.flow.session_lost();
         self.errands.stream_lost();
+        self.care.stream_lost();
         self.watch = None;
         drop(self.database.failed(fault, now));
     }
