@@ -71,6 +71,24 @@ impl Care {
     pub(super) const fn stream_lost(&mut self) {
         self.pending = None;
     }
+
+    /// Whether a skip has settled its event and is not yet on record.
+    pub(super) const fn has_unrecorded_skip(&self) -> bool {
+        self.unrecorded.is_some()
+    }
+
+    /// At the relay's end: the request of a skip that is not on record stays open, for another event of the same id.
+    pub(super) fn tell_unrecorded_skip(&self) {
+        if let Some((skip, key)) = &self.unrecorded {
+            tracing::warn!(
+                commit_lsn = %key.transaction.commit_lsn,
+                tx_seq = key.tx_seq,
+                reason = skip.reason,
+                requested_by = skip.requested_by,
+                "the skip of an event could not be put on record: its request stays open"
+            );
+        }
+    }
 }
 
 impl Relay {
