@@ -1,5 +1,6 @@
 //! PostgreSQL: connecting, the replication stream, short SQL sessions, and what `setup` creates.
 
+mod advisory;
 mod candidate;
 pub mod catalog;
 mod connect;
