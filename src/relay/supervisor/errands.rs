@@ -183,12 +183,12 @@ impl Relay {
 
     /// When an errand is due, as far as that is known.
     pub(super) fn errand_deadline(&mut self) -> Option<Instant> {
-        self.database.up()?;
+        let has_process_id = self.database.up()?.process_id().is_some();
         let free_at = self.errands.deadline()?;
-        let is_wanted = self.care.unrecorded.is_some()
-            || self.flow.set_aside_count() > 0
+        let has_dead_letters = self.flow.set_aside_count() > 0
             || self.flow.has_retries_over()
             || self.flow.retry_room().is_some();
+        let is_wanted = self.care.unrecorded.is_some() || (has_process_id && has_dead_letters);
         let wanted = if is_wanted {
             free_at
         } else if self.flow.held().is_some() {
