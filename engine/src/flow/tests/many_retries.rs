@@ -197,6 +197,22 @@ fn a_retry_over_which_the_broker_closes_is_found_among_many() {
     assert_eq!(rig.record_all(0), (3, 1));
 }
 
+/// Nothing but retries was out at the close: what the stream brings then waits too.
+#[test]
+fn an_event_waits_while_a_suspect_is_out() {
+    let mut rig = Rig::small();
+    rig.ask_for(0..2);
+    rig.load_all();
+    assert_eq!(rig.publish(), positions(0..2));
+    rig.refuse();
+    rig.transaction(200, 1);
+    for number in 0..2 {
+        assert_eq!(rig.publish(), positions([number]));
+        rig.ack_all();
+    }
+    assert_eq!(rig.publish(), [(200, 0)]);
+}
+
 #[test]
 fn those_that_are_out_when_the_session_is_lost_are_recognised_and_not_sent_again() {
     let mut rig = Rig::small();
