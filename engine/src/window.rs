@@ -419,13 +419,15 @@ impl Window {
     /// The oldest event that is to be stored as a dead letter.
     #[must_use]
     pub fn oldest_set_aside(&self) -> Option<(Seq, &Entry, &Failure)> {
-        if self.setting_aside == 0 {
-            return None;
-        }
-        self.entries
-            .iter()
-            .enumerate()
-            .find_map(|(index, entry)| match &entry.state {
+        self.all_set_aside().next()
+    }
+
+    /// The events that are to be stored as dead letters, oldest first.
+    pub fn all_set_aside(&self) -> impl Iterator<Item = (Seq, &Entry, &Failure)> {
+        let entries = self.entries.iter().enumerate();
+        entries
+            .take(if self.setting_aside == 0 { 0 } else { usize::MAX })
+            .filter_map(|(index, entry)| match &entry.state {
                 State::SettingAside(failure) => Some((self.first + seq(index), entry, failure)),
                 State::Queued | State::Failed(_) | State::Sent | State::Settled => None,
             })

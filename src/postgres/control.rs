@@ -1,5 +1,5 @@
-//! Short SQL sessions over the same connector. They are never kept idle: an idle one blocks a smart shutdown
-//! of the server for ever.
+//! Short SQL sessions over the same connector. They are never left idle: an idle one blocks a smart shutdown
+//! of the server for ever. [`KeptSession`](super::KeptSession) keeps one for a moment.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -20,7 +20,7 @@ use super::startup::render_options;
 use super::walsender::{milliseconds, within};
 
 /// How long one statement may run on the server.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
+pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long one statement may wait for a lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// What the network may add to a statement before it is given up.
@@ -35,6 +35,7 @@ pub struct ControlSession {
     stream_name: String,
     /// Pinned to this session's server.
     connector: Connector,
+    opened: Instant,
 }
 
 /// The task that moves the session's bytes; it ends with the session.
@@ -116,6 +117,7 @@ impl ControlSession {
             role: connector.target().user.clone(),
             stream_name,
             connector,
+            opened: Instant::now(),
         })
     }
 
@@ -146,6 +148,16 @@ impl ControlSession {
     #[must_use]
     pub fn stream_name(&self) -> &str {
         &self.stream_name
+    }
+
+    /// How long ago the session was opened.
+    pub(super) fn age(&self) -> Duration {
+        self.opened.elapsed()
+    }
+
+    /// Whether its connection has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
     }
 
     /// Awaits one statement, at most as long as the server may take for it plus the network's share. `purpose`

@@ -7,6 +7,7 @@ mod step;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use walrelay_engine::DecodeError;
 
@@ -193,6 +194,16 @@ pub enum Error {
         /// The process that the SQL session's server names.
         found: Option<i32>,
     },
+    /// Another session holds the lock of set-up, teardown and recover.
+    #[error(
+        "another setup, teardown or recover runs in this database: {holder} did not end within {waited:?}"
+    )]
+    SetUpUnderWay {
+        /// Which session.
+        holder: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
     /// A dead letter of another transaction has the key already.
     #[error("the key {position} of slot `{slot}` belongs to a dead letter of another transaction already")]
     DeadLetterTaken {
@@ -281,6 +292,7 @@ impl Error {
             Self::GrantMissing { .. } => FaultKind::DatabaseForbidden,
             Self::OwnSchema { .. } => FaultKind::OwnSchema,
             Self::NotOurStream { .. } => FaultKind::StreamElsewhere,
+            Self::SetUpUnderWay { .. } => FaultKind::DatabaseLocked,
             Self::DeadLetterTaken { .. } => FaultKind::DeadLetterTaken,
         }
     }

@@ -1,5 +1,6 @@
 //! PostgreSQL: connecting, the replication stream, short SQL sessions, and what `setup` creates.
 
+mod advisory;
 mod candidate;
 pub mod catalog;
 mod connect;
@@ -10,6 +11,7 @@ mod frame;
 pub mod guard;
 pub mod identifier;
 mod joined;
+mod kept;
 pub mod migrations;
 mod own_schema;
 mod position;
@@ -33,6 +35,7 @@ pub use control::ControlSession;
 pub use error::{Error, ServerError, SqlState, Step};
 pub use frame::MAX_FRAME;
 pub use identifier::{PublicationName, QualifiedTable, SlotName};
+pub use kept::KeptSession;
 pub use position::{EventPosition, EventPositionError, commit_marker, flushed_position};
 pub use preflight::{Preflight, Risk, Source, Unfit, preflight};
 pub use probe::is_shutting_down;

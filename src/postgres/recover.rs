@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::advisory;
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts};
 use super::connect::Connector;
 use super::control::ControlSession;
@@ -9,7 +10,6 @@ use super::dead_letters;
 use super::error::Error;
 use super::guard::{self, Mismatch};
 use super::preflight::{Source, check_membership, check_publication, check_server, check_slot, check_table};
-use super::setup;
 use super::slot::SlotState;
 use super::state::{Author, Baseline};
 
@@ -55,7 +55,7 @@ pub async fn recover(connector: &Connector, source: &Source) -> Result<RecoverRe
 async fn recover_locked(session: &mut ControlSession, source: &Source) -> Result<RecoverReport, Error> {
     let server = ServerFacts::read(session).await?;
     check_server(&server)?;
-    setup::lock(session).await?;
+    advisory::lock(session).await?;
     let slot = SlotState::read(session, &source.slot).await?;
     check_slot(slot, &source.slot, &server.database)?;
     let publication = PublicationFacts::read(session, &source.publication).await?;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use tokio_postgres::types::Oid;
 
+use super::advisory;
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts, TableKind, column};
 use super::connect::Connector;
 use super::control::{ControlSession, bounded};
@@ -16,9 +17,6 @@ use super::preflight::{
 };
 use super::slot::{self, SlotState};
 use super::state::{Author, Baseline, MemberKind};
-
-/// The advisory lock under which set-up and teardown run: the bytes of `walrelay`.
-const LOCK_KEY: i64 = i64::from_be_bytes(*b"walrelay");
 
 /// How a report names the baseline.
 const BASELINE: &str = "baseline of publication and tables";
@@ -98,7 +96,8 @@ fn print_steps(f: &mut fmt::Formatter<'_>, steps: &[SetupStep]) -> fmt::Result {
 }
 
 /// Creates what is missing: walrelay's schema, the outbox tables, the publication, the baseline and, last, the slot.
-/// What is there is checked and used as it is. It can be run again at any time; two at once wait for each other.
+/// What is there is checked and used as it is. It can be run again at any time; two at once
+/// wait for each other, within limits.
 ///
 /// For a slot that exists, the baseline takes in only what this very run has changed. Other changes stay a
 /// [`Mismatch`] and become a warning.
@@ -130,7 +129,7 @@ async fn setup_locked(session: &mut ControlSession, source: &Source) -> Result<S
     let mut report = SetupReport::default();
     let server = ServerFacts::read(session).await?;
     check_server(&server)?;
-    lock(session).await?;
+    advisory::lock(session).await?;
 
     let existing = SlotState::read(session, &source.slot).await?;
     let exists = existing.is_some();
@@ -178,7 +177,7 @@ async fn setup_locked(session: &mut ControlSession, source: &Source) -> Result<S
 }
 
 async fn teardown_locked(session: &ControlSession, source: &Source) -> Result<TeardownReport, Error> {
-    lock(session).await?;
+    advisory::lock(session).await?;
     let mut report = TeardownReport::default();
     // The slot first: without its publication it could not be streamed any more.
     let outcome = if SlotState::read(session, &source.slot).await?.is_some() {
@@ -218,16 +217,6 @@ impl SetupReport {
     fn push(&mut self, what: String, outcome: Outcome) {
         self.steps.push(SetupStep { what, outcome });
     }
-}
-
-/// Takes the advisory lock for the rest of the session.
-pub(super) async fn lock(session: &ControlSession) -> Result<(), Error> {
-    let sql = "select pg_catalog.pg_advisory_lock($1)";
-    let purpose = "wait for another setup or teardown to end";
-    session
-        .run(purpose, session.client().execute(sql, &[&LOCK_KEY]))
-        .await
-        .map(drop)
 }
 
 /// Applies the numbered migrations that are missing, each in a transaction of its own.

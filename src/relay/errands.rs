@@ -1,6 +1,7 @@
-//! Errands: short SQL sessions beside the stream, one at a time, off the loop.
+//! Errands: what needs SQL beside the stream, one at a time, off the loop.
 //!
-//! Each opens a session, does one thing and closes it: no idle session holds up a smart shutdown (I8).
+//! Each does one thing. Those that follow each other at once share a session, which then ends: no idle one holds up a
+//! smart shutdown (I8).
 
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime};
@@ -15,10 +16,10 @@ use walrelay_engine::window::Seq;
 use super::session::DatabaseSettings;
 use super::task::poll_task;
 use crate::fault::Fault;
-use crate::postgres::dead_letters::{self, NewDeadLetter, Reason, State};
+use crate::postgres::dead_letters::{self, DeadLetter, Found, NewDeadLetter, RetryFate, State};
 use crate::postgres::skips::{self, Skip};
 use crate::postgres::{
-    ControlSession, Error, EventPosition, QualifiedTable, SlotName, flushed_position, guard,
+    ControlSession, Error, EventPosition, KeptSession, QualifiedTable, SlotName, flushed_position, guard,
 };
 
 /// The pause after a failed errand.
@@ -27,14 +28,14 @@ const RETRY: Duration = Duration::from_secs(1);
 /// What is to be done.
 #[derive(Debug)]
 pub(super) enum Errand {
-    /// Store a dead letter, if the slot still streams to this walsender (R15).
+    /// Store dead letters, if the slot still streams to this walsender (R15).
     Store {
-        /// Its event's place in the window.
-        seq: Seq,
-        /// The dead letter.
-        letter: Box<NewDeadLetter>,
+        /// Each with its event's place in the window.
+        letters: Vec<(Seq, NewDeadLetter)>,
         /// Our walsender's process id.
         process_id: i32,
+        /// How many are pending.
+        pending: Pending,
     },
     /// Look at what a person or the settings say about a held event: a skip (R9), the WAL written since (R10).
     LookAfter {
@@ -52,48 +53,89 @@ pub(super) enum Errand {
         /// The event.
         key: EventKey,
     },
-    /// Look up a dead letter whose retry was asked for (R16).
-    LoadRetry {
-        /// The request.
-        token: RetryToken,
-        /// Which dead letter.
-        position: EventPosition,
-    },
-    /// Delete a dead letter that was delivered, or put one back whose retry failed (R15, R16).
-    RecordRetry {
-        /// What came of it.
-        retry: RetryRecord,
+    /// Load dead letters whose retries were asked for (R16).
+    LoadRetries {
+        /// The requests, each with the key of its dead letter.
+        requests: Vec<(RetryToken, EventPosition)>,
+        /// Bytes to load at most, or a single larger one.
+        bytes: usize,
         /// Our walsender's process id.
         process_id: i32,
+    },
+    /// Delete dead letters that were delivered, and put back those whose retry failed (R15, R16).
+    RecordRetries {
+        /// What came of each.
+        retries: Vec<RetryRecord>,
+        /// Our walsender's process id.
+        process_id: i32,
+        /// How many dead letters are pending.
+        pending: Pending,
     },
     /// Compare the publication with its baseline (R5).
     Guard,
 }
 
-/// What came of a retry.
+/// How many dead letters are pending: counting them takes a look at each, so what is known is carried on where it will
+/// do. A person's discards make it too high, never too low.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pending {
+    /// As many as are known of, if they were counted lately.
+    pub(super) known: Option<u64>,
+    /// With so many they are counted, since the number matters then (R10).
+    pub(super) exact_from: u64,
+}
+
+impl Pending {
+    /// After a transaction that has changed `known` to this.
+    async fn after(
+        self,
+        session: &ControlSession,
+        slot: &SlotName,
+        change: impl FnOnce(u64) -> u64,
+    ) -> Result<Counted, Error> {
+        match self.known.map(change).filter(|count| *count < self.exact_from) {
+            Some(count) => Ok(Counted {
+                count,
+                is_exact: false,
+            }),
+            None => Ok(Counted {
+                count: dead_letters::pending_count(session, slot).await?,
+                is_exact: true,
+            }),
+        }
+    }
+}
+
+/// How many dead letters are pending.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counted {
+    pub(super) count: u64,
+    /// Counted just now.
+    pub(super) is_exact: bool,
+}
+
+/// A retry that is over.
 #[derive(Debug)]
 pub(super) struct RetryRecord {
     /// The request.
     pub(super) token: RetryToken,
-    /// The event.
-    pub(super) position: EventPosition,
-    /// Its id, where it has a usable one.
+    /// The event's id, where it has a usable one.
     pub(super) event_id: Option<String>,
-    /// Why it failed, also in words; none where it was delivered.
-    pub(super) failure: Option<(Reason, String)>,
+    /// What came of it.
+    pub(super) fate: RetryFate,
 }
 
 /// What came of it.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// A dead letter is stored.
+    /// Dead letters are stored.
     Stored {
-        /// Its event's place in the window.
-        seq: Seq,
-        /// Where its transaction ends, at most.
+        /// Their events' places in the window.
+        seqs: Vec<Seq>,
+        /// Where their transaction ends, at most.
         end: Lsn,
         /// How many are pending now.
-        pending: u64,
+        pending: Counted,
     },
     /// A held event was looked after.
     LookedAfter {
@@ -104,41 +146,53 @@ pub(super) enum Done {
         /// The end of the server's flushed WAL.
         flushed: Lsn,
         /// How many dead letters are pending, if that was asked.
-        pending: Option<u64>,
+        pending: Option<Counted>,
     },
     /// A skip is on record as settled.
     Recorded,
-    /// A dead letter was looked up.
-    RetryLoaded {
-        /// The request.
-        token: RetryToken,
-        /// The dead letter, where it is being retried.
-        event: Option<Box<StoredEvent>>,
-    },
-    /// What came of a retry is stored.
-    RetryRecorded {
-        /// What came of it.
-        retry: RetryRecord,
-        /// Where its transaction ends, at most.
+    /// Dead letters were looked up, in the order of their requests. What is not among them is left for the next time.
+    RetriesLoaded(Vec<(RetryToken, LoadedRetry)>),
+    /// What came of retries is stored.
+    RetriesRecorded {
+        /// What came of each.
+        retries: Vec<RetryRecord>,
+        /// Where their transaction ends, at most.
         end: Lsn,
         /// How many dead letters are pending now.
-        pending: u64,
+        pending: Counted,
     },
     /// The publication is as it was.
     Guarded,
 }
 
+/// What a retry found.
+#[derive(Debug)]
+pub(super) enum LoadedRetry {
+    /// Its dead letter, as an event.
+    Event(Box<StoredEvent>),
+    /// None that is being retried.
+    NotRetrying(EventPosition),
+}
+
 /// The one errand that may run at a time.
 #[derive(Debug)]
 pub(super) struct Errands {
-    running: Option<JoinHandle<Result<Done, Error>>>,
+    /// Here while no errand runs.
+    session: Option<KeptSession>,
+    running: Option<Running>,
+    /// The session of the running errand is older than the stream.
+    is_outdated: bool,
     not_before: Instant,
 }
+
+type Running = JoinHandle<(KeptSession, Result<Done, Error>)>;
 
 impl Errands {
     pub(super) fn new() -> Self {
         Self {
+            session: None,
             running: None,
+            is_outdated: false,
             not_before: Instant::now(),
         }
     }
@@ -156,7 +210,26 @@ impl Errands {
     /// Starts an errand.
     pub(super) fn start(&mut self, settings: &DatabaseSettings, errand: Errand) {
         let settings = settings.clone();
-        self.running = Some(tokio::spawn(async move { run(&settings, errand).await }));
+        let kept = self.session.take();
+        self.running = Some(tokio::spawn(async move {
+            let (connector, slot) = (&settings.connector, &settings.source.slot);
+            let mut kept = kept.unwrap_or_else(|| KeptSession::new(connector.clone(), slot.clone()));
+            let done = run(&mut kept, &settings, errand).await;
+            (kept, done)
+        }));
+    }
+
+    /// The stream is lost, perhaps with its server: the next errand opens a session of its own.
+    pub(super) fn stream_lost(&mut self) {
+        self.session = None;
+        self.is_outdated = self.running.is_some();
+    }
+
+    /// Ends the session that is kept, if no errand runs.
+    pub(super) async fn close(&mut self) {
+        if let Some(mut kept) = self.session.take() {
+            kept.close().await;
+        }
     }
 
     /// What came of the errand, once it is over. Pending while none runs.
@@ -167,8 +240,9 @@ impl Errands {
         let Some(running) = &mut self.running else {
             return Poll::Pending;
         };
-        let result = ready!(poll_task(running, cx));
+        let (kept, result) = ready!(poll_task(running, cx));
         self.running = None;
+        self.session = Some(kept).filter(|_| !std::mem::take(&mut self.is_outdated));
         if result.is_err() {
             self.not_before = Instant::now() + RETRY;
         }
@@ -176,10 +250,13 @@ impl Errands {
     }
 }
 
-async fn run(settings: &DatabaseSettings, errand: Errand) -> Result<Done, Error> {
-    let mut session = ControlSession::open(&settings.connector, &settings.source.slot).await?;
+async fn run(kept: &mut KeptSession, settings: &DatabaseSettings, errand: Errand) -> Result<Done, Error> {
+    let mut session = kept.take().await?;
     let done = carry_out(&mut session, settings, errand).await;
-    session.close().await;
+    match done {
+        Ok(_) => kept.keep(session),
+        Err(_) => session.close().await,
+    }
     done
 }
 
@@ -191,21 +268,27 @@ async fn carry_out(
     let slot = &settings.source.slot;
     Ok(match errand {
         Errand::Store {
-            seq,
-            letter,
+            letters,
             process_id,
+            pending,
         } => {
-            let end = dead_letters::store(session, &letter, process_id).await?;
+            let (seqs, letters): (Vec<_>, Vec<_>) = letters.into_iter().unzip();
+            let stored = dead_letters::store(session, slot, &letters, process_id).await?;
             Done::Stored {
-                seq,
-                end,
-                pending: dead_letters::pending_count(session, slot).await?,
+                seqs,
+                end: stored.end,
+                pending: pending
+                    .after(session, slot, |known| known.saturating_add(stored.rows))
+                    .await?,
             }
         }
         Errand::LookAfter { key, event_id, count } => {
             let skip = skips::take(session, slot, &key, event_id.as_deref()).await?;
             let pending = match count {
-                true => Some(dead_letters::pending_count(session, slot).await?),
+                true => Some(Counted {
+                    count: dead_letters::pending_count(session, slot).await?,
+                    is_exact: true,
+                }),
                 false => None,
             };
             Done::LookedAfter {
@@ -219,22 +302,24 @@ async fn carry_out(
             skips::settled(session, &skip, &key).await?;
             Done::Recorded
         }
-        Errand::LoadRetry { token, position } => Done::RetryLoaded {
-            token,
-            event: retrying(session, slot, position).await?.map(Box::new),
-        },
-        Errand::RecordRetry { retry, process_id } => {
-            let position = retry.position;
-            let end = match &retry.failure {
-                None => dead_letters::settle_retry(session, slot, position, process_id).await?,
-                Some((reason, detail)) => {
-                    dead_letters::fail_retry(session, slot, position, *reason, detail, process_id).await?
-                }
-            };
-            Done::RetryRecorded {
-                retry,
-                end,
-                pending: dead_letters::pending_count(session, slot).await?,
+        Errand::LoadRetries {
+            requests,
+            bytes,
+            process_id,
+        } => Done::RetriesLoaded(load_retries(session, slot, requests, bytes, process_id).await?),
+        Errand::RecordRetries {
+            retries,
+            process_id,
+            pending,
+        } => {
+            let fates: Vec<_> = retries.iter().map(|retry| retry.fate.clone()).collect();
+            let recorded = dead_letters::record_retries(session, slot, &fates, process_id).await?;
+            Done::RetriesRecorded {
+                retries,
+                end: recorded.end,
+                pending: pending
+                    .after(session, slot, |known| known.saturating_sub(recorded.rows))
+                    .await?,
             }
         }
         Errand::Guard => {
@@ -244,39 +329,75 @@ async fn carry_out(
     })
 }
 
-/// The event of a dead letter, if that is being retried: not every message says the truth (R16).
-async fn retrying(
+/// The events of dead letters that are being retried: not every message says the truth (R16).
+async fn load_retries(
     session: &ControlSession,
     slot: &SlotName,
-    position: EventPosition,
-) -> Result<Option<StoredEvent>, Error> {
-    let Some(letter) = dead_letters::load(session, slot, position).await? else {
-        return Ok(None);
-    };
-    let summary = letter.summary;
-    if summary.state != State::Retrying {
-        return Ok(None);
+    requests: Vec<(RetryToken, EventPosition)>,
+    bytes: usize,
+    process_id: i32,
+) -> Result<Vec<(RetryToken, LoadedRetry)>, Error> {
+    let positions: Vec<_> = requests.iter().map(|(_, position)| *position).collect();
+    let found = dead_letters::load(session, slot, &positions, bytes, process_id).await?;
+    let mut outboxes: Vec<QualifiedTable> = Vec::new();
+    let mut loaded = Vec::with_capacity(requests.len());
+    for ((token, position), found) in requests.into_iter().zip(found) {
+        let letter = match found {
+            Found::DeadLetter(letter) if letter.summary.state == State::Retrying => letter,
+            Found::DeadLetter(_) | Found::Nothing => {
+                loaded.push((token, LoadedRetry::NotRetrying(position)));
+                continue;
+            }
+            Found::Later => break,
+        };
+        let event = stored_event(*letter);
+        let outbox = QualifiedTable {
+            schema: event.schema.clone(),
+            name: event.table.clone(),
+        };
+        if !outboxes.contains(&outbox) {
+            outboxes.push(outbox);
+        }
+        loaded.push((token, LoadedRetry::Event(Box::new(event))));
     }
+    if outboxes.is_empty() {
+        return Ok(loaded);
+    }
+    let types = dead_letters::payload_types(session, &outboxes).await?;
+    for (_, retry) in &mut loaded {
+        if let LoadedRetry::Event(event) = retry {
+            let mut known = outboxes.iter().zip(&types);
+            event.payload_type = known
+                .find(|(outbox, _)| (&outbox.schema, &outbox.name) == (&event.schema, &event.table))
+                .and_then(|(_, payload_type)| *payload_type);
+        }
+    }
+    Ok(loaded)
+}
+
+/// The event of a dead letter, its payload's type still to be looked up.
+fn stored_event(letter: DeadLetter) -> StoredEvent {
+    let summary = letter.summary;
     // Printed by us, so it parses; if not, there is no such table.
     let outbox = summary.outbox.parse().unwrap_or(QualifiedTable {
         schema: String::new(),
         name: summary.outbox,
     });
-    Ok(Some(StoredEvent {
+    StoredEvent {
         key: EventKey {
             transaction: TransactionKey {
-                commit_lsn: position.commit_lsn,
+                commit_lsn: summary.position.commit_lsn,
                 xid: summary.xid,
                 commit_time: timestamp(summary.commit_time),
             },
-            tx_seq: position.tx_seq,
+            tx_seq: summary.position.tx_seq,
         },
         event_id: summary.event_id,
-        payload_type: dead_letters::payload_type(session, &outbox).await?,
+        payload_type: None,
         schema: outbox.schema,
         table: outbox.name,
         columns: letter.columns.0,
-    }))
+    }
 }
 
 fn timestamp(time: SystemTime) -> PgTimestamp {

@@ -358,11 +358,14 @@ impl Relay {
             return Some(Ending::Halted(kind));
         }
         let stop_by = self.stop_by?;
-        (self.flow.is_drained() || now >= stop_by).then_some(Ending::Stopped)
+        // Without a session it cannot be put on record, and none is opened any more.
+        let can_record = self.care.has_unrecorded_skip() && self.flow.durable().is_some();
+        (self.flow.is_drained() && !can_record || now >= stop_by).then_some(Ending::Stopped)
     }
 
     /// A last status update and a good-bye to both sides.
     async fn farewell(&mut self) {
+        self.care.tell_unrecorded_skip();
         let deadline = tokio::time::Instant::now() + FAREWELL;
         let left = self.flow.in_flight();
         let positions = self.flow.final_status(Instant::now());
@@ -377,6 +380,12 @@ impl Relay {
             && let Err(error) = link.close(FAREWELL).await
         {
             tracing::debug!(error = %error, "broker link cut off");
+        }
+        if tokio::time::timeout_at(deadline, self.errands.close())
+            .await
+            .is_err()
+        {
+            tracing::debug!("sql session cut off");
         }
     }
 

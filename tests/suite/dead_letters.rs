@@ -3,10 +3,11 @@
 use anyhow::Result;
 use walrelay::fault::FaultKind;
 use walrelay::postgres::dead_letters::{
-    Columns, NewDeadLetter, Reason, State, fail_retry, load, message, pending_count, settle_retry, store,
+    Columns, DeadLetter, Found, NewDeadLetter, Reason, RetryFate, State, load, message, pending_count,
+    record_retries, store,
 };
 use walrelay::postgres::skips::{self, Selector};
-use walrelay::postgres::{EventPosition, flushed_position};
+use walrelay::postgres::{ControlSession, EventPosition, flushed_position};
 use walrelay_engine::Lsn;
 use walrelay_engine::key::{EventKey, TransactionKey};
 use walrelay_engine::timestamp::PgTimestamp;
@@ -30,7 +31,6 @@ impl SetUp {
     fn dead_letter(&self, key: EventKey) -> NewDeadLetter {
         let column = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
         NewDeadLetter {
-            slot: self.source.slot.clone(),
             key,
             outbox: "public.outbox_events".parse().expect("a table"),
             event_id: Some(format!("event-{}", key.tx_seq)),
@@ -47,20 +47,30 @@ impl SetUp {
     }
 
     /// Stores dead letters of one transaction, as a relay does that streams.
-    async fn with_dead_letters(count: u64) -> Result<Self> {
+    pub(crate) async fn with_dead_letters(count: u64) -> Result<Self> {
         let set_up = Self::new().await?;
         let (_stream, pid) = set_up.stream().await?;
         let mut session = set_up.session().await?;
-        for tx_seq in 0..count {
-            store(
-                &mut session,
-                &set_up.dead_letter(key(0x16_0000_0000, tx_seq)),
-                pid,
-            )
-            .await?;
-        }
+        let letters: Vec<_> = (0..count)
+            .map(|tx_seq| set_up.dead_letter(key(0x16_0000_0000, tx_seq)))
+            .collect();
+        store(&mut session, &set_up.source.slot, &letters, pid).await?;
         session.close().await;
         Ok(set_up)
+    }
+
+    /// One dead letter by its key, as a relay reads it.
+    async fn load(
+        &self,
+        session: &ControlSession,
+        position: EventPosition,
+        pid: i32,
+    ) -> Result<Option<DeadLetter>> {
+        let found = load(session, &self.source.slot, &[position], usize::MAX, pid).await?;
+        Ok(found.into_iter().find_map(|found| match found {
+            Found::DeadLetter(letter) => Some(*letter),
+            Found::Nothing | Found::Later => None,
+        }))
     }
 
     /// The contents of walrelay's messages in the log from a position on, in its order.
@@ -93,14 +103,14 @@ async fn a_dead_letter_keeps_key_reason_and_text_and_counts_attempts() -> Result
     let mut session = set_up.session().await?;
     let key = key(0x16_B374_D848, 3);
     let mut new = set_up.dead_letter(key);
-    let slot = new.slot.clone();
+    let slot = &set_up.source.slot;
 
     let before = flushed_position(&session).await?;
-    let stored = store(&mut session, &new, pid).await?;
-    assert!(stored > before);
-    let found = load(&session, &slot, EventPosition::from(&key))
-        .await?
-        .expect("stored");
+    let stored = store(&mut session, slot, std::slice::from_ref(&new), pid).await?;
+    assert!(stored.end > before);
+    assert_eq!(stored.rows, 1);
+    let position = EventPosition::from(&key);
+    let found = set_up.load(&session, position, pid).await?.expect("stored");
     assert_eq!(found.columns, new.columns);
     let summary = &found.summary;
     assert_eq!(
@@ -114,22 +124,25 @@ async fn a_dead_letter_keeps_key_reason_and_text_and_counts_attempts() -> Result
     );
 
     new.reason = Reason::Invalid;
-    store(&mut session, &new, pid).await?;
-    let again = load(&session, &slot, EventPosition::from(&key))
-        .await?
-        .expect("stored");
+    let other = set_up.dead_letter(self::key(0x16_B374_D848, 4));
+    let stored = store(&mut session, slot, &[new.clone(), other], pid).await?;
+    assert_eq!(stored.rows, 1, "the other one is new");
+    let again = set_up.load(&session, position, pid).await?.expect("stored");
     assert_eq!(
         (again.summary.reason, again.summary.attempts),
         (Reason::Invalid, 2)
     );
     assert_eq!(again.summary.first_failed_at, summary.first_failed_at);
     assert!(again.summary.last_failed_at > summary.last_failed_at);
-    assert_eq!(pending_count(&session, &slot).await?, 1);
+    assert_eq!(pending_count(&session, slot).await?, 2);
 
-    // Rule 2: another transaction at the same place, after a restore, does not take its row.
+    // Rule 2: another transaction at the same place, after a restore, does not take its row. It is all or none.
     new.key.transaction.xid = 743;
-    let error = store(&mut session, &new, pid).await.unwrap_err();
+    let other = set_up.dead_letter(self::key(0x16_B374_D848, 5));
+    let error = store(&mut session, slot, &[other, new], pid).await.unwrap_err();
+    assert!(error.to_string().contains("16/B374D848:3"), "{error}");
     assert_eq!(error.kind(), FaultKind::DeadLetterTaken);
+    assert_eq!(pending_count(&session, slot).await?, 2);
     drop(stream);
     Ok(())
 }
@@ -143,16 +156,16 @@ fn humantime_micros(time: std::time::SystemTime) -> u128 {
 async fn r15_nothing_is_stored_unless_the_slot_streams_to_us() -> Result<()> {
     let set_up = SetUp::new().await?;
     let mut session = set_up.session().await?;
-    let new = set_up.dead_letter(key(0x1600, 0));
-    let slot = &new.slot;
+    let new = [set_up.dead_letter(key(0x1600, 0))];
+    let slot = &set_up.source.slot;
 
-    let error = store(&mut session, &new, 1).await.unwrap_err();
+    let error = store(&mut session, slot, &new, 1).await.unwrap_err();
     assert_eq!(
         said(&error),
         format!("stream_elsewhere: the slot `{slot}` is not streamed by our server process 1 but by none")
     );
     let (_stream, pid) = set_up.stream().await?;
-    let error = store(&mut session, &new, pid + 1).await.unwrap_err();
+    let error = store(&mut session, slot, &new, pid + 1).await.unwrap_err();
     assert_eq!(
         said(&error),
         format!(
@@ -160,14 +173,23 @@ async fn r15_nothing_is_stored_unless_the_slot_streams_to_us() -> Result<()> {
             pid + 1
         )
     );
-    let position = EventPosition::from(&new.key);
-    let error = settle_retry(&mut session, slot, position, pid + 1)
+    let position = EventPosition::from(&new[0].key);
+    let fates = [RetryFate {
+        position,
+        failure: None,
+    }];
+    let error = record_retries(&mut session, slot, &fates, pid + 1)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), FaultKind::StreamElsewhere);
+    // Another server may not know the row of a retry, which would be dropped then.
+    let error = load(&session, slot, &[position], usize::MAX, pid + 1)
         .await
         .unwrap_err();
     assert_eq!(error.kind(), FaultKind::StreamElsewhere);
     assert_eq!(pending_count(&session, slot).await?, 0);
     // The session serves on after a refusal.
-    store(&mut session, &new, pid).await?;
+    store(&mut session, slot, &new, pid).await?;
     assert_eq!(pending_count(&session, slot).await?, 1);
     Ok(())
 }
@@ -185,13 +207,16 @@ async fn r15_a_dead_letter_survives_a_crash_whatever_the_databases_default() -> 
     let set_up = SetUp::on(postgres.database().await?).await?;
     let (stream, pid) = set_up.stream().await?;
     let mut session = set_up.session().await?;
-    let new = set_up.dead_letter(key(0x1600, 0));
-    store(&mut session, &new, pid).await?;
+    let new = [
+        set_up.dead_letter(key(0x1600, 0)),
+        set_up.dead_letter(key(0x1600, 1)),
+    ];
+    store(&mut session, &set_up.source.slot, &new, pid).await?;
     postgres.kill().await?;
     drop((stream, session));
     postgres.start_again().await?;
     let session = set_up.session().await?;
-    assert_eq!(pending_count(&session, &new.slot).await?, 1);
+    assert_eq!(pending_count(&session, &set_up.source.slot).await?, 2);
     Ok(())
 }
 
@@ -214,9 +239,12 @@ async fn r16_a_retry_puts_slot_and_key_into_the_log_and_keeps_the_row() -> Resul
     );
     let position: EventPosition = "16/0:1".parse()?;
     assert_eq!(set_up.messages(&probe).await?, [message::encode(slot, position)]);
-    let mut session = set_up.session().await?;
-    let row = load(&session, slot, position).await?.expect("kept");
-    assert_eq!(row.summary.state, State::Retrying);
+    assert_eq!(
+        set_up
+            .text("select concat_ws(' ', state, attempts) from walrelay.dead_letters where tx_seq = 1")
+            .await?,
+        "retrying 1"
+    );
 
     // It is not asked for twice, but recover does so.
     let output = set_up.run(&["dead-letters", "retry", "--key", "16/0:1"]).await?;
@@ -232,8 +260,12 @@ async fn r16_a_retry_puts_slot_and_key_into_the_log_and_keeps_the_row() -> Resul
 
     // A failed one waits again, a confirmed one goes.
     let (_stream, pid) = set_up.stream().await?;
-    fail_retry(&mut session, slot, position, Reason::Nacked, "queue full", pid).await?;
-    let row = load(&session, slot, position).await?.expect("kept");
+    let mut session = set_up.session().await?;
+    let fate = |failure| [RetryFate { position, failure }];
+    let failed = fate(Some((Reason::Nacked, "queue full".to_owned())));
+    let recorded = record_retries(&mut session, slot, &failed, pid).await?;
+    assert_eq!(recorded.rows, 0);
+    let row = set_up.load(&session, position, pid).await?.expect("kept");
     let summary = &row.summary;
     assert_eq!(
         (
@@ -244,9 +276,10 @@ async fn r16_a_retry_puts_slot_and_key_into_the_log_and_keeps_the_row() -> Resul
         ),
         (State::Pending, Reason::Nacked, 2, "queue full")
     );
-    settle_retry(&mut session, slot, position, pid).await?;
+    let recorded = record_retries(&mut session, slot, &fate(None), pid).await?;
+    assert_eq!(recorded.rows, 0);
     assert!(
-        load(&session, slot, position).await?.is_some(),
+        set_up.load(&session, position, pid).await?.is_some(),
         "not being retried"
     );
     let output = set_up.run(&["dead-letters", "retry", "--all", "--yes"]).await?;
@@ -259,8 +292,74 @@ async fn r16_a_retry_puts_slot_and_key_into_the_log_and_keeps_the_row() -> Resul
         .map(|tx_seq| message::encode(slot, EventPosition { tx_seq, ..position }))
         .collect();
     assert_eq!(set_up.messages(&probe).await?, expected, "in commit order");
-    settle_retry(&mut session, slot, position, pid).await?;
-    assert_eq!(load(&session, slot, position).await?, None);
+    let before = flushed_position(&session).await?;
+    let recorded = record_retries(&mut session, slot, &fate(None), pid).await?;
+    assert!(recorded.rows == 1 && recorded.end > before);
+    assert_eq!(set_up.load(&session, position, pid).await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn r16_many_are_loaded_in_the_order_asked_for_and_within_bounds_and_recorded_at_once() -> Result<()> {
+    let set_up = SetUp::with_dead_letters(5).await?;
+    let (_stream, pid) = set_up.stream().await?;
+    let slot = &set_up.source.slot;
+    let mut session = set_up.session().await?;
+    set_up.run(&["dead-letters", "retry", "--all", "--yes"]).await?;
+    let at = |tx_seq| EventPosition {
+        commit_lsn: Lsn::new(0x16_0000_0000),
+        tx_seq,
+    };
+    let size: usize = set_up
+        .text("select max(octet_length(columns::text))::text from walrelay.dead_letters")
+        .await?
+        .parse()?;
+    let asked = [at(3), at(9), at(0), at(1), at(2)];
+    let loaded = async |bytes| -> Result<Vec<String>> {
+        let found = load(&session, slot, &asked, bytes, pid).await?;
+        Ok(found
+            .iter()
+            .map(|found| match found {
+                Found::DeadLetter(letter) => letter.summary.position.to_string(),
+                Found::Nothing => "nothing".to_owned(),
+                Found::Later => "later".to_owned(),
+            })
+            .collect())
+    };
+    let later = "later";
+    assert_eq!(
+        loaded(usize::MAX).await?,
+        ["16/0:3", "nothing", "16/0:0", "16/0:1", "16/0:2"]
+    );
+    assert_eq!(
+        loaded(size * 2).await?,
+        ["16/0:3", "nothing", "16/0:0", later, later]
+    );
+    assert_eq!(loaded(0).await?, ["16/0:3", "nothing", later, later, later]);
+
+    let fate = |tx_seq, failed: bool| RetryFate {
+        position: at(tx_seq),
+        failure: failed.then(|| (Reason::Unanswered, format!("attempt of {tx_seq}"))),
+    };
+    let fates = [
+        fate(4, true),
+        fate(3, false),
+        fate(9, false),
+        fate(1, true),
+        fate(0, false),
+    ];
+    assert_eq!(record_retries(&mut session, slot, &fates, pid).await?.rows, 2);
+    let left = set_up
+        .text(
+            "select string_agg(concat_ws(' ', tx_seq, state, reason, attempts, detail), ', ' order by tx_seq)
+             from walrelay.dead_letters",
+        )
+        .await?;
+    assert_eq!(
+        left,
+        "1 pending unanswered 2 attempt of 1, 2 retrying unroutable 1 exchange \"outbox\" has no queue, \
+         4 pending unanswered 2 attempt of 4"
+    );
     Ok(())
 }
 
@@ -408,23 +507,24 @@ async fn commands_name_the_grant_that_they_lack() -> Result<()> {
     let set_up = SetUp::new().await?;
     let (mut session, role) = set_up.session_as_plain_role().await?;
     let (_stream, pid) = set_up.stream().await?;
-    let new = set_up.dead_letter(key(0x1600, 0));
-    let error = store(&mut session, &new, pid).await.unwrap_err();
+    let slot = &set_up.source.slot;
+    let new = [set_up.dead_letter(key(0x1600, 0))];
+    let error = store(&mut session, slot, &new, pid).await.unwrap_err();
     assert_eq!(error.kind(), FaultKind::DatabaseForbidden);
     let grant = format!("grant select, insert, update on walrelay.dead_letters to \"{role}\"");
     assert!(said(&error).contains(&grant), "{}", said(&error));
     let grants = format!("grant usage on schema walrelay to \"{role}\"; {grant}");
     set_up.client.batch_execute(&grants).await?;
-    store(&mut session, &new, pid).await?;
+    store(&mut session, slot, &new, pid).await?;
 
     let selector = Selector::EventId("event-1".to_owned());
-    let error = skips::request(&session, &new.slot, &selector, "a test")
+    let error = skips::request(&session, slot, &selector, "a test")
         .await
         .unwrap_err();
     let grant = format!("grant select, insert, update on walrelay.skips to \"{role}\"");
     assert!(said(&error).contains(&grant), "{}", said(&error));
     set_up.client.batch_execute(&grant).await?;
-    assert!(skips::request(&session, &new.slot, &selector, "a test").await?);
+    assert!(skips::request(&session, slot, &selector, "a test").await?);
     session.close().await;
     let sql = format!("drop owned by \"{role}\"; drop role \"{role}\"");
     Ok(set_up.client.batch_execute(&sql).await?)

@@ -10,6 +10,7 @@ mod broker_queues;
 mod cli;
 mod complaint;
 mod dead_letters;
+mod errands;
 mod faults;
 mod guard;
 mod handshake;

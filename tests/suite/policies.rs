@@ -190,6 +190,43 @@ async fn a_held_event_is_skipped_by_hand_and_delivery_goes_on() -> Result<()> {
     Ok(())
 }
 
+/// R9: its request would stay open, for another event of the same id.
+#[tokio::test]
+async fn a_stop_waits_until_the_skip_of_an_event_is_on_record() -> Result<()> {
+    const ID: &str = "7b7f5c1e-0000-4000-8000-000000000000";
+    let world = world_for_orders().await?;
+    let mut relay = world.running().await?;
+    let skip = relay.run_command(&["skip", ID, "--reason", "a test"]).await?;
+    assert_eq!(skip.code(), Some(0), "{}", skip.stderr);
+    let mut other = world.database.client().await?;
+    let lock = other.transaction().await?;
+    lock.execute("select from walrelay.skips for update", &[]).await?;
+    world
+        .client
+        .batch_execute(&format!(
+            "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
+             values ('{ID}', 'nobody', 42, 'Asked', '{{}}')"
+        ))
+        .await?;
+    let relay_ref = &relay;
+    eventually("the skip", LONG, || async move {
+        counter(relay_ref, "walrelay_skipped_total")
+            .await
+            .is_ok_and(|skipped| skipped == 1.0)
+    })
+    .await?;
+    relay.terminate()?;
+    relay
+        .wait_for_log("the stop", LONG, |line| line.contains("stopping"))
+        .await?;
+    lock.rollback().await?;
+    assert!(relay.wait_exit(LONG).await?.success());
+    let settled = "select count(*) from walrelay.skips where settled_at is not null";
+    let row = world.client.query_one(settled, &[]).await?;
+    assert_eq!(row.get::<_, i64>(0), 1);
+    Ok(())
+}
+
 /// R10: it counts the WAL since this hold began.
 #[tokio::test]
 async fn a_hold_that_costs_too_much_wal_ends_in_a_dead_letter() -> Result<()> {

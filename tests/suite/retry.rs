@@ -1,18 +1,30 @@
 //! Dead letters delivered on request, through the stream (R16).
 
 use anyhow::{Context as _, Result};
-use walrelay::postgres::dead_letters::{State, load};
-use walrelay::postgres::{Connector, ControlSession, EventPosition, SlotName};
-use walrelay_testbed::{QueueOptions, Relay, eventually};
+use tokio_postgres::Client;
+use walrelay::postgres::EventPosition;
+use walrelay::postgres::dead_letters::{Found, State, load};
+use walrelay_testbed::{
+    Postgres, PostgresOptions, QueueOptions, Relay, eventually, shared_postgres, shared_rabbitmq,
+};
 
+use crate::source::SetUp;
 use crate::world::{EXCHANGE, LONG, QUEUE, World, header, text};
 
 const COUNT: &str = "select count(*)::text from walrelay.dead_letters";
 
-/// A world whose queue takes only what is for `order`, a relay that sets the rest aside, and the id of an event that
-/// was set aside.
-async fn with_a_dead_letter() -> Result<(World, Relay, String)> {
-    let world = World::without_exchange().await?;
+/// A world whose queue takes only what is for `order`, and a relay that sets the rest aside.
+async fn for_orders(postgres: &Postgres) -> Result<(World, Relay)> {
+    let (database, vhost) = (
+        postgres.database().await?,
+        shared_rabbitmq().await?.vhost().await?,
+    );
+    let client = database.client().await?;
+    let world = World {
+        database,
+        vhost,
+        client,
+    };
     world
         .vhost
         .declare_exchange(EXCHANGE, lapin::ExchangeKind::Topic)
@@ -24,6 +36,12 @@ async fn with_a_dead_letter() -> Result<(World, Relay, String)> {
         .text("delivery.on_unroutable", "dead_letter")
         .start()
         .await?;
+    Ok((world, relay))
+}
+
+/// As [`for_orders`], and the id of an event that was set aside.
+async fn with_a_dead_letter() -> Result<(World, Relay, String)> {
+    let (world, relay) = for_orders(shared_postgres().await?).await?;
     let id = text(
         &world.client,
         "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
@@ -206,26 +224,79 @@ async fn messages_that_nobody_asked_for_by_command_deliver_nothing() -> Result<(
 /// A walsender sends a commit before other sessions can see it; the lock makes the relay wait for that.
 #[tokio::test]
 async fn a_dead_letter_that_is_being_changed_is_read_as_it_will_be() -> Result<()> {
-    let (world, mut relay, _) = with_a_dead_letter().await?;
-    relay.kill().await?;
-    let position: EventPosition = key(&world).await?.parse()?;
-    let slot: SlotName = world.slot().parse()?;
-    let connector = Connector::new(world.database.url().parse()?);
-    let session = ControlSession::open(&connector, &slot).await?;
-    let mut client = world.database.client().await?;
+    let set_up = SetUp::with_dead_letters(1).await?;
+    let (_stream, pid) = set_up.stream().await?;
+    let position: EventPosition = set_up
+        .text("select commit_lsn || ':' || tx_seq from walrelay.dead_letters")
+        .await?
+        .parse()?;
+    let (session, slot) = (set_up.session().await?, set_up.source.slot.clone());
+    let mut client = set_up.database.client().await?;
     let change = client.transaction().await?;
     change
         .execute("update walrelay.dead_letters set state = 'retrying'", &[])
         .await?;
-    let loading = tokio::spawn(async move { load(&session, &slot, position).await });
+    let loading = tokio::spawn(async move { load(&session, &slot, &[position], 0, pid).await });
     eventually("the look-up waits", LONG, || async {
         let sql = "select count(*)::text from pg_locks join pg_stat_activity using (pid)
                    where not granted and datname = current_database()";
-        text(&world.client, sql).await.is_ok_and(|count| count == "1")
+        text(&set_up.client, sql).await.is_ok_and(|count| count == "1")
     })
     .await?;
     change.commit().await?;
-    let found = loading.await??.context("a dead letter")?;
-    assert_eq!(found.summary.state, State::Retrying);
+    let found = loading.await??;
+    let [Found::DeadLetter(letter)] = found.as_slice() else {
+        anyhow::bail!("{found:?}")
+    };
+    assert_eq!(letter.summary.state, State::Retrying);
+    Ok(())
+}
+
+/// Transactions that have written something since the server was started; the server is this test's own.
+async fn written(client: &Client) -> Result<i64> {
+    let sql = "select txid_snapshot_xmax(txid_current_snapshot())";
+    Ok(client.query_one(sql, &[]).await?.get(0))
+}
+
+/// Thousands of transactions, sessions and waits would hold the stream up meanwhile.
+#[tokio::test]
+async fn many_dead_letters_are_stored_and_delivered_again_in_few_transactions() -> Result<()> {
+    const MANY: usize = 1000;
+    const FEW: i64 = 400;
+    let postgres = Postgres::start(PostgresOptions::default()).await?;
+    let (world, relay) = for_orders(&postgres).await?;
+    let count = async || text(&world.client, COUNT).await.unwrap_or_default();
+
+    let before = written(&world.client).await?;
+    world
+        .client
+        .execute(
+            "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
+             select gen_random_uuid(), 'nobody', 42, 'Asked', jsonb_build_object('number', number)
+             from generate_series(1, $1::text::bigint) number",
+            &[&MANY.to_string()],
+        )
+        .await?;
+    eventually("all are set aside", LONG, async || {
+        count().await == MANY.to_string()
+    })
+    .await?;
+    passed(&world).await?;
+    let stored = written(&world.client).await?;
+    assert!(stored - before < FEW, "{} transactions", stored - before);
+
+    world.vhost.bind(QUEUE, EXCHANGE, "nobody.#").await?;
+    let recorder = world.recorder().await?;
+    let asked = relay
+        .run_command(&["dead-letters", "retry", "--all", "--yes"])
+        .await?;
+    assert_eq!(asked.code(), Some(0), "{}", asked.stderr);
+    world.commit_events(1).await?;
+    recorder.wait_for_distinct(MANY + 1, LONG).await?;
+    eventually("all dead letters are gone", LONG, async || count().await == "0").await?;
+    passed(&world).await?;
+    let retried = written(&world.client).await?;
+    assert!(retried - stored < FEW, "{} transactions", retried - stored);
+    assert_eq!(recorder.message_ids().len(), MANY + 1, "each once");
     Ok(())
 }

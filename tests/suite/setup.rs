@@ -187,13 +187,27 @@ async fn setup_behind_another_that_does_not_end_says_so() -> Result<()> {
     let relay = world.relay().build()?;
     relay.setup().await?;
     let lock = i64::from_be_bytes(*b"walrelay");
+    let sql = "select pg_backend_pid() from pg_advisory_lock($1)";
+    let holder: i32 = world.client.query_one(sql, &[&lock]).await?.get(0);
     world
         .client
-        .execute("select pg_advisory_lock($1)", &[&lock])
+        .batch_execute("set application_name to 'a slow setup'")
         .await?;
     let output = relay.run_command(&["setup"]).await?;
     assert_eq!((output.code(), output.stdout.as_str()), (Some(1), ""));
-    insta::assert_snapshot!(last_line(&output), @"walrelay: wait for another setup or teardown to end: ERROR 55P03: canceling statement due to lock timeout: wait for the session that holds the lock (pg_locks, pg_stat_activity) or end it, then try again");
+    let holder = format!("server process {holder} (application_name \"a slow setup\")");
+    assert_eq!(
+        last_line(&output),
+        format!(
+            "walrelay: another setup, teardown or recover runs in this database: {holder} did not end within 20s: \
+             wait for the session that holds the lock (pg_locks, pg_stat_activity) or end it, then try again"
+        )
+    );
+    assert!(
+        output.stderr.contains("waiting for another setup"),
+        "{}",
+        output.stderr
+    );
     Ok(())
 }
 

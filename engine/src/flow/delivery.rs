@@ -3,7 +3,7 @@
 use std::mem;
 use std::time::Instant;
 
-use super::retries::{PLACE, Turn};
+use super::retries::{self, Turn};
 use super::{Flow, Link};
 use crate::Lsn;
 use crate::amqp::Message;
@@ -79,8 +79,8 @@ impl Flow {
                 self.paced = true;
                 break;
             }
-            if seq == PLACE {
-                if self.publish_retry(frame_max, max_message_bytes, out, now) {
+            if let Some(token) = retries::at_place(seq) {
+                if self.publish_retry(token, frame_max, max_message_bytes, out, now) {
                     if let Some(rate) = &mut self.rate {
                         rate.sent(now);
                     }
@@ -141,8 +141,9 @@ impl Flow {
     pub fn handle_return(&mut self, position: (Lsn, u64), reply_code: u16) -> Result<(), DeliveryError> {
         let (commit_lsn, tx_seq) = position;
         let seq = self.window.find(position);
+        let retry = self.retries.sent(position).map(retries::place);
         let is_known = seq.is_some_and(|seq| self.confirms.returned(seq, reply_code))
-            || (self.retries.is_sent(position) && self.confirms.returned(PLACE, reply_code));
+            || retry.is_some_and(|place| self.confirms.returned(place, reply_code));
         match is_known {
             true => Ok(()),
             false => Err(DeliveryError::UnknownReturn { commit_lsn, tx_seq }),
@@ -209,7 +210,7 @@ impl Flow {
     fn next_to_send(&mut self, now: Instant) -> Option<Seq> {
         self.link.filter(|link| !link.blocked)?;
         match self.retry_turn() {
-            Turn::Ours => return Some(PLACE),
+            Turn::Ours(token) => return Some(retries::place(token)),
             Turn::Nobodys => return None,
             Turn::Others => {}
         }
@@ -248,16 +249,15 @@ impl Flow {
 
     /// A message that was sent failed, by its place.
     fn fail_sent(&mut self, seq: Seq, failure: Failure, now: Instant) {
-        if seq == PLACE {
-            self.fail_retry(failure);
-        } else {
-            self.fail(seq, failure, now);
+        match retries::at_place(seq) {
+            Some(token) => self.fail_retry(token, failure),
+            None => self.fail(seq, failure, now),
         }
     }
 
     fn outcome(&mut self, seq: Seq, outcome: Outcome, now: Instant) {
-        if seq == PLACE {
-            return self.retry_outcome(outcome);
+        if let Some(token) = retries::at_place(seq) {
+            return self.retry_outcome(token, outcome);
         }
         let failure = match outcome {
             Outcome::Confirmed => {

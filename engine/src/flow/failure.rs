@@ -124,15 +124,21 @@ impl Flow {
         self.window.setting_aside()
     }
 
+    /// The events that are to be stored as dead letters, oldest first.
+    pub fn set_aside(&self) -> impl Iterator<Item = SetAside<'_>> {
+        self.window.all_set_aside().filter_map(|(seq, entry, failure)| {
+            Some(SetAside {
+                seq,
+                event: describe(entry, failure),
+                row: entry.row.as_ref()?,
+            })
+        })
+    }
+
     /// The oldest event that is to be stored as a dead letter, if any.
     #[must_use]
     pub fn next_set_aside(&self) -> Option<SetAside<'_>> {
-        let (seq, entry, failure) = self.window.oldest_set_aside()?;
-        Some(SetAside {
-            seq,
-            event: describe(entry, failure),
-            row: entry.row.as_ref()?,
-        })
+        self.set_aside().next()
     }
 
     /// A dead letter is stored, by a transaction that ends at or before `end`: its event is settled, and the durable LSN

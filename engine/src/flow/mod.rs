@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub use delivery::{CHANNEL, DeliveryError};
 pub use failure::{Discarded, Held, SetAside};
 pub use intake::{Intake, StreamError};
-pub use retries::{RETRY_PREFIX, RetryFailure, RetryOver, RetryToken, RetryWork};
+pub use retries::{RETRY_PREFIX, RetryFailure, RetryOver, RetryToken};
 pub use stored::{StoredEvent, Unfit};
 
 use retries::Retries;

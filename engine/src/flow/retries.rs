@@ -1,38 +1,39 @@
 //! Retries of dead letters, for which logical messages in the stream ask (rule 16).
 //!
 //! They stand beside the window. Each keeps the durable LSN from passing its request, as an event does, and holds
-//! nothing else up: a retry that fails goes back to the dead letters whatever the policy. One is under way at a time,
-//! so that two requests for the same event never meet.
+//! nothing else up: a retry that fails goes back to the dead letters whatever the policy. Many are under way at a time,
+//! but never two for the same event.
 //!
-//! The shell says what a request means ([`Flow::retry_wanted`], [`Flow::retry_ignored`]), then does what
-//! [`Flow::next_retry`] asks for.
+//! The shell says what a request means ([`Flow::retry_wanted`], [`Flow::retry_ignored`]), loads the dead letters that
+//! [`Flow::retries_to_load`] names, and records the outcomes of [`Flow::retries_over`].
 
-use std::collections::VecDeque;
+mod queue;
+
 use std::time::Instant;
+
+pub(super) use queue::Retries;
+#[cfg(test)]
+pub(super) use queue::{MAX_ACTIVE, MAX_REQUESTS};
 
 use super::Flow;
 use super::intake::Intake;
 use super::stored::{StoredEvent, Unfit};
 use crate::Lsn;
-use crate::amqp::Message;
 use crate::confirms::Outcome;
-use crate::key::{EventKey, TransactionKey};
-use crate::ledger::TransactionNo;
+use crate::key::EventKey;
 use crate::pgoutput::LogicalMessage;
 use crate::window::{Failure, Seq};
+use queue::{Active, Origin, State, Step};
 
 /// The prefix of walrelay's logical messages.
 /// <https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-REPLICATION-TABLE>
 pub const RETRY_PREFIX: &str = "walrelay";
 
-/// Requests kept; the stream waits behind more.
-pub(super) const MAX_REQUESTS: usize = 1024;
-
 /// Longer contents are none of ours.
 const MAX_CONTENT: usize = 256;
 
-/// Names the retry in [`Confirms`](crate::confirms::Confirms): no place in the window comes so far.
-pub(super) const PLACE: Seq = Seq::MAX;
+/// Retries are named in [`Confirms`](crate::confirms::Confirms) from here on: no place in the window comes so far.
+const PLACES: Seq = 1 << 63;
 
 /// Names a request. Never reused, so that an answer about one that is gone is told from others.
 pub type RetryToken = u64;
@@ -44,20 +45,6 @@ pub enum RetryFailure {
     Event(Failure),
     /// The stored row cannot become a message.
     Unfit(Unfit),
-}
-
-/// What the oldest retry waits for.
-#[derive(Debug, Clone, Copy)]
-pub enum RetryWork<'a> {
-    /// Its dead letter: hand it to [`Flow::retry_loaded`], or say [`Flow::retry_ignored`] where it is not being retried.
-    Load {
-        /// The request.
-        token: RetryToken,
-        /// Which dead letter.
-        position: (Lsn, u64),
-    },
-    /// What came of it must be recorded; then [`Flow::retry_recorded`].
-    Record(RetryOver<'a>),
 }
 
 /// A retry that is over.
@@ -77,162 +64,32 @@ pub struct RetryOver<'a> {
     pub failure: Option<&'a RetryFailure>,
 }
 
-/// The requests that are not settled, oldest first.
-#[derive(Debug, Default)]
-pub(super) struct Retries {
-    requests: VecDeque<Request>,
-    next_token: RetryToken,
-}
-
-#[derive(Debug)]
-struct Request {
-    token: RetryToken,
-    origin: Origin,
-    /// Its transaction in the current session's ledger; none while no session has brought it again.
-    transaction: Option<TransactionNo>,
-    step: Step,
-}
-
-/// The logical message: the same one if a new session brings it again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Origin {
-    pub(super) transaction: TransactionKey,
-    pub(super) lsn: Lsn,
-}
-
-#[derive(Debug)]
-enum Step {
-    /// Nobody has said what it means.
-    Unsorted(Vec<u8>),
-    /// It asks for this dead letter.
-    Wanted((Lsn, u64)),
-    /// Its dead letter is loaded.
-    Active(Box<Active>),
-}
-
-#[derive(Debug)]
-struct Active {
-    key: EventKey,
-    event_id: Option<String>,
-    message: Option<Message>,
-    /// The broker closed while it was outstanding with others: it is sent alone, to see whether it was the one.
-    is_suspect: bool,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    Ready,
-    Sent,
-    Over(Option<RetryFailure>),
-}
-
-/// What the retry means for the next message to send.
+/// What retries mean for the next message to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It is next.
-    Ours,
-    /// Nothing may be sent before it is answered, or all else is.
+    /// This one is next.
+    Ours(RetryToken),
+    /// Nothing may be sent before a retry is answered, or all else is.
     Nobodys,
-    /// It does not matter.
+    /// They do not matter.
     Others,
 }
 
-impl Retries {
-    pub(super) fn is_empty(&self) -> bool {
-        self.requests.is_empty()
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.requests.len() >= MAX_REQUESTS
-    }
-
-    /// Whether a message is out, or what came of it is not recorded.
-    pub(super) fn is_in_flight(&self) -> bool {
-        self.active()
-            .is_some_and(|active| !matches!(active.state, State::Ready))
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.requests.clear();
-    }
-
-    /// The next session brings the requests again. What is out stays: its answer is still to come.
-    pub(super) fn session_lost(&mut self) {
-        self.requests.truncate(usize::from(self.is_in_flight()));
-        if let Some(request) = self.requests.front_mut() {
-            request.transaction = None;
-        }
-    }
-
-    pub(super) fn link_lost(&mut self) {
-        if let Some(active) = self.active_mut().filter(|active| active.is_sent()) {
-            active.state = State::Ready;
-        }
-    }
-
-    /// The broker closed while several messages were outstanding, this one perhaps among them.
-    pub(super) fn suspect(&mut self) {
-        if let Some(active) = self.active_mut().filter(|active| active.is_sent()) {
-            active.is_suspect = true;
-        }
-    }
-
-    /// Whether the message with these headers is the one that was sent.
-    pub(super) fn is_sent(&self, position: (Lsn, u64)) -> bool {
-        self.active()
-            .is_some_and(|active| active.is_sent() && active.key.position() == position)
-    }
-
-    /// Takes a request, or recognises one that is under way.
-    fn take(&mut self, origin: Origin, transaction: TransactionNo, content: &[u8]) {
-        let known = self
-            .requests
-            .front_mut()
-            .filter(|request| request.transaction.is_none() && request.origin == origin);
-        if let Some(request) = known {
-            request.transaction = Some(transaction);
-            return;
-        }
-        self.requests.push_back(Request {
-            token: self.next_token,
-            origin,
-            transaction: Some(transaction),
-            step: Step::Unsorted(content.to_vec()),
-        });
-        self.next_token += 1;
-    }
-
-    fn active(&self) -> Option<&Active> {
-        match &self.requests.front()?.step {
-            Step::Active(active) => Some(active),
-            Step::Unsorted(_) | Step::Wanted(_) => None,
-        }
-    }
-
-    fn active_mut(&mut self) -> Option<&mut Active> {
-        match &mut self.requests.front_mut()?.step {
-            Step::Active(active) => Some(active),
-            Step::Unsorted(_) | Step::Wanted(_) => None,
-        }
-    }
+/// The name of a retry among the messages that were sent.
+pub(super) const fn place(token: RetryToken) -> Seq {
+    PLACES + token
 }
 
-impl Active {
-    const fn is_sent(&self) -> bool {
-        matches!(self.state, State::Sent)
-    }
-
-    const fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready)
-    }
+/// The retry of this name; none where it is an event of the window.
+pub(super) const fn at_place(seq: Seq) -> Option<RetryToken> {
+    seq.checked_sub(PLACES)
 }
 
 impl Flow {
     /// The newest request, if nobody has said what it means: to be looked at after every frame.
     #[must_use]
     pub fn unsorted_retry(&self) -> Option<(RetryToken, &[u8])> {
-        let request = self.retries.requests.back()?;
+        let request = self.retries.newest()?;
         match &request.step {
             Step::Unsorted(content) => Some((request.token, content)),
             Step::Wanted(_) | Step::Active(_) => None,
@@ -241,12 +98,13 @@ impl Flow {
 
     /// The request asks for the dead letter of this key.
     pub fn retry_wanted(&mut self, token: RetryToken, position: (Lsn, u64)) {
-        let mut requests = self.retries.requests.iter_mut();
-        if let Some(request) = requests.find(|request| request.token == token)
-            && matches!(request.step, Step::Unsorted(_))
-        {
-            request.step = Step::Wanted(position);
-        }
+        self.retries.change(token, |request| {
+            let is_unsorted = matches!(request.step, Step::Unsorted(_));
+            if is_unsorted {
+                request.step = Step::Wanted(position);
+            }
+            is_unsorted
+        });
     }
 
     /// The request is not ours, or its dead letter is not being retried: it is settled.
@@ -254,40 +112,52 @@ impl Flow {
         self.settle_retry(token, Lsn::INVALID);
     }
 
-    /// What the oldest request waits for. A stopping flow takes up no other: the slot stays before it.
+    /// How many bytes of dead letters may be loaded now, or a single larger one; none where nothing is to be loaded. A
+    /// stopping flow takes up no further retry: the slot stays before it.
     #[must_use]
-    pub fn next_retry(&self) -> Option<RetryWork<'_>> {
-        let request = self.retries.requests.front()?;
-        let token = request.token;
-        match &request.step {
-            Step::Wanted(position) if !self.stopping => Some(RetryWork::Load {
-                token,
-                position: *position,
-            }),
-            Step::Active(active) => {
-                let State::Over(failure) = &active.state else {
-                    return None;
-                };
-                let message = active.message.as_ref();
-                Some(RetryWork::Record(RetryOver {
-                    token,
-                    key: active.key,
-                    event_id: active.event_id.as_deref(),
-                    exchange: message.and_then(|message| message.exchange()),
-                    routing_key: message.and_then(|message| message.routing_key()),
-                    failure: failure.as_ref(),
-                }))
-            }
-            Step::Unsorted(_) | Step::Wanted(_) => None,
+    pub fn retry_room(&self) -> Option<usize> {
+        self.retries.room().filter(|_| !self.stopping)
+    }
+
+    /// The requests whose dead letters are to be loaded, oldest first, with their keys. Hand each to
+    /// [`retry_loaded`](Self::retry_loaded), or say [`retry_ignored`](Self::retry_ignored) where it is not being retried;
+    /// the youngest may be left for the next time.
+    #[must_use]
+    pub fn retries_to_load(&self) -> Vec<(RetryToken, (Lsn, u64))> {
+        match self.stopping {
+            true => Vec::new(),
+            false => self.retries.to_load(),
         }
     }
 
-    /// The dead letter that the oldest request asks for. Without effect if that request is gone.
+    /// Whether [`retries_over`](Self::retries_over) has any.
+    #[must_use]
+    pub const fn has_retries_over(&self) -> bool {
+        self.retries.has_over()
+    }
+
+    /// The retries whose outcome must be recorded; then [`retry_recorded`](Self::retry_recorded) for each.
+    pub fn retries_over(&self) -> impl Iterator<Item = RetryOver<'_>> {
+        self.retries.over().map(|(token, active)| {
+            let message = active.message.as_ref();
+            RetryOver {
+                token,
+                key: active.key,
+                event_id: active.event_id.as_deref(),
+                exchange: message.and_then(|message| message.exchange()),
+                routing_key: message.and_then(|message| message.routing_key()),
+                failure: match &active.state {
+                    State::Over(failure) => failure.as_ref(),
+                    State::Ready | State::Sent => None,
+                },
+            }
+        })
+    }
+
+    /// The dead letter that a request asks for: the oldest of [`retries_to_load`](Self::retries_to_load) that has had no
+    /// answer. Without effect if that request is gone.
     pub fn retry_loaded(&mut self, token: RetryToken, event: StoredEvent) {
-        let Some(request) = self.retries.requests.front_mut() else {
-            return;
-        };
-        if request.token != token || !matches!(request.step, Step::Wanted(_)) {
+        if !self.retries.is_next_to_load(token) {
             return;
         }
         let message = event.message(&self.config.tables, &self.config.app_id, &mut self.scratch);
@@ -298,20 +168,23 @@ impl Flow {
                 (None, State::Over(Some(RetryFailure::Unfit(unfit))))
             }
         };
-        request.step = Step::Active(Box::new(Active {
+        let active = Active {
             key: event.key,
             event_id: event.event_id,
             message,
             is_suspect: false,
             state,
-        }));
+        };
+        self.retries.change(token, |request| {
+            request.step = Step::Active(Box::new(active));
+            true
+        });
     }
 
     /// What came of a retry is recorded, by a transaction that ends at or before `end`: the durable LSN passes the
     /// request once the stream has been received beyond that (R15). Without effect if the request is gone.
     pub fn retry_recorded(&mut self, token: RetryToken, end: Lsn) {
-        let active = self.retries.active();
-        let Some(State::Over(failure)) = active.map(|active| &active.state) else {
+        let Some(State::Over(failure)) = self.retries.active(token).map(|active| &active.state) else {
             return;
         };
         let was_delivered = failure.is_none();
@@ -320,9 +193,9 @@ impl Flow {
         }
     }
 
-    /// Whether a retry is out, or what came of it is not recorded.
+    /// Whether a retry is out, or what came of one is not recorded.
     #[must_use]
-    pub fn has_retry_in_flight(&self) -> bool {
+    pub const fn has_retry_in_flight(&self) -> bool {
         self.retries.is_in_flight()
     }
 
@@ -355,57 +228,55 @@ impl Flow {
 
     /// Whose turn it is to be sent.
     pub(super) fn retry_turn(&mut self) -> Turn {
-        let Some(active) = self.retries.active() else {
-            return Turn::Others;
-        };
-        let (is_suspect, is_ready, position) = (active.is_suspect, active.is_ready(), active.key.position());
-        if is_suspect && active.is_sent() {
+        if self.retries.is_suspect_out() {
             return Turn::Nobodys;
         }
+        let Some((token, next)) = self.retries.next_ready() else {
+            return Turn::Others;
+        };
+        let (is_suspect, position) = (next.is_suspect, next.key.position());
         // Its return could not be told from that of the same event of the stream.
         let is_in_window = self.window.has_unsettled(position);
-        if !is_ready || is_in_window || self.stopping || self.is_probing() {
+        if is_in_window || self.stopping || self.is_probing() {
             return Turn::Others;
         }
         match (is_suspect, self.confirms.outstanding()) {
-            (true, 0) => Turn::Ours,
+            (true, 0) => Turn::Ours(token),
             (true, _) => Turn::Nobodys,
             (false, _) if self.is_isolating() => Turn::Others,
-            (false, _) => Turn::Ours,
+            (false, _) => Turn::Ours(token),
         }
     }
 
     /// Appends the retry's frames to `out`. `false` where it failed instead.
     pub(super) fn publish_retry(
         &mut self,
+        token: RetryToken,
         frame_max: u32,
         max_body: usize,
         out: &mut Vec<u8>,
         now: Instant,
     ) -> bool {
-        let Some(active) = self.retries.active_mut() else {
-            return false;
-        };
-        let Some(message) = &active.message else {
+        let active = self.retries.active(token);
+        let Some(message) = active.and_then(|active| active.message.as_ref()) else {
             return false;
         };
         if let Some(reason) = super::delivery::unfit(message, frame_max, max_body) {
             let id = message.message_id().map(str::to_owned);
-            self.fail_retry(Failure::Invalid { id, reason });
+            self.fail_retry(token, Failure::Invalid { id, reason });
             return false;
         }
         message.write_frames(super::CHANNEL, frame_max, out);
-        active.state = State::Sent;
-        self.confirms.published(PLACE, now);
+        self.set_retry(token, State::Sent);
+        self.confirms.published(place(token), now);
         true
     }
 
     /// The broker answered for the retry.
-    pub(super) fn retry_outcome(&mut self, outcome: Outcome) {
+    pub(super) fn retry_outcome(&mut self, token: RetryToken, outcome: Outcome) {
         let failure = match outcome {
             Outcome::Confirmed => {
-                if let Some(active) = self.retries.active_mut() {
-                    active.state = State::Over(None);
+                if self.set_retry(token, State::Over(None)) {
                     self.counters.confirmed += 1;
                 }
                 return;
@@ -413,21 +284,32 @@ impl Flow {
             Outcome::Returned { reply_code } => Failure::Unroutable { reply_code },
             Outcome::Nacked => Failure::Nacked,
         };
-        self.fail_retry(failure);
+        self.fail_retry(token, failure);
     }
 
     /// The retry failed: it goes back to the dead letters, whatever the policy.
-    pub(super) fn fail_retry(&mut self, failure: Failure) {
+    pub(super) fn fail_retry(&mut self, token: RetryToken, failure: Failure) {
         self.count(&failure);
-        if let Some(active) = self.retries.active_mut() {
-            active.state = State::Over(Some(RetryFailure::Event(failure)));
-        }
+        self.set_retry(token, State::Over(Some(RetryFailure::Event(failure))));
+    }
+
+    #[cfg(test)]
+    pub(super) fn check_retries(&self) {
+        self.retries.check();
+    }
+
+    fn set_retry(&mut self, token: RetryToken, state: State) -> bool {
+        self.retries.change(token, |request| match request.active_mut() {
+            Some(active) => {
+                active.state = state;
+                true
+            }
+            None => false,
+        })
     }
 
     fn settle_retry(&mut self, token: RetryToken, end: Lsn) -> bool {
-        let requests = &mut self.retries.requests;
-        let index = requests.iter().position(|request| request.token == token);
-        let Some(request) = index.and_then(|index| requests.remove(index)) else {
+        let Some(request) = self.retries.remove(token) else {
             return false;
         };
         self.barrier = self.barrier.max(end);

@@ -2,10 +2,11 @@
 
 use std::time::SystemTime;
 
+use tokio_postgres::Transaction;
 use tokio_postgres::types::ToSql;
 
 use super::{DeadLetter, Reason, SUMMARY, State, Summary, message, table_use};
-use crate::postgres::catalog::position as lsn;
+use crate::postgres::catalog::{column, position as lsn};
 use crate::postgres::control::{ControlSession, bounded};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::SlotName;
@@ -180,13 +181,10 @@ async fn emit(
     let role = session.role().to_owned();
     let transaction = bounded(step, session.client_mut().transaction()).await?;
     commit_synchronously(&transaction, RETRY.purpose).await?;
-    let sql = format!(
-        "update walrelay.dead_letters set state = 'retrying' where {condition} returning commit_lsn::text, tx_seq"
-    );
-    let parameters = Parameters::new(slot, filter);
-    let rows = RETRY
-        .run(&role, transaction.query(&sql, &parameters.list()))
-        .await?;
+    let rows = lock(&transaction, &role, slot, filter, condition, RETRY).await?;
+    let sql = "update walrelay.dead_letters set state = 'retrying' where ctid = any ($1::text[]::tid[]) \
+               returning commit_lsn::text, tx_seq";
+    let rows = RETRY.run(&role, transaction.query(sql, &[&rows])).await?;
     let keys = rows.iter().map(|row| {
         Ok(EventPosition {
             commit_lsn: lsn(row, 0, RETRY.purpose)?.unwrap_or_default(),
@@ -212,20 +210,42 @@ async fn emit(
 /// # Errors
 /// The statement fails; nothing was changed then.
 pub async fn discard(
-    session: &ControlSession,
+    session: &mut ControlSession,
     slot: &SlotName,
     filter: &Filter,
     reason: &str,
 ) -> Result<u64, Error> {
     const DISCARD: Use = table_use("discard dead letters", "select, update");
-    let parameters = Parameters::new(slot, filter);
-    let mut values = parameters.list().to_vec();
-    values.push(&reason);
+    let step = Step::Query(DISCARD.purpose);
+    let role = session.role().to_owned();
+    let transaction = bounded(step, session.client_mut().transaction()).await?;
+    let condition = format!("{CONDITION} and state <> 'discarded'");
+    let rows = lock(&transaction, &role, slot, filter, &condition, DISCARD).await?;
+    let sql = "update walrelay.dead_letters set state = 'discarded', discard_reason = $2, discarded_at = now(), \
+               discarded_by = session_user where ctid = any ($1::text[]::tid[])";
+    let discarded = DISCARD
+        .run(&role, transaction.execute(sql, &[&rows, &reason]))
+        .await?;
+    bounded(step, transaction.commit()).await?;
+    Ok(discarded)
+}
+
+/// Locks the rows of a condition in the order in which everybody does, so that nobody waits for another that waits for
+/// him. Returns where the rows stand, for the next statement of the transaction.
+async fn lock(
+    transaction: &Transaction<'_>,
+    role: &str,
+    slot: &SlotName,
+    filter: &Filter,
+    condition: &str,
+    table: Use,
+) -> Result<Vec<String>, Error> {
     let sql = format!(
-        "update walrelay.dead_letters set state = 'discarded', discard_reason = $9, discarded_at = now(), \
-         discarded_by = session_user where {CONDITION} and state <> 'discarded'"
+        "select ctid::text from walrelay.dead_letters where {condition} order by commit_lsn, tx_seq for update"
     );
-    DISCARD
-        .run(session.role(), session.client().execute(&sql, &values))
-        .await
+    let parameters = Parameters::new(slot, filter);
+    let rows = table
+        .run(role, transaction.query(&sql, &parameters.list()))
+        .await?;
+    rows.iter().map(|row| column(row, 0, table.purpose)).collect()
 }

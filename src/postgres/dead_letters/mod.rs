@@ -18,7 +18,9 @@ use super::position::EventPosition;
 
 pub use columns::Columns;
 pub use commands::{Filter, discard, list, request_again, request_retry, show};
-pub use relay::{NewDeadLetter, fail_retry, load, payload_type, pending_count, settle_retry, store};
+pub use relay::{
+    Committed, Found, NewDeadLetter, RetryFate, load, payload_types, pending_count, record_retries, store,
+};
 
 /// Declares a fixed set of words, as the table's checks name them.
 macro_rules! words {

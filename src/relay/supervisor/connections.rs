@@ -104,6 +104,8 @@ impl Relay {
         self.status
             .send_modify(|status| status.database_failures.count(fault.kind));
         self.flow.session_lost();
+        self.errands.stream_lost();
+        self.care.stream_lost();
         self.watch = None;
         drop(self.database.failed(fault, now));
     }

@@ -3,21 +3,30 @@
 use std::time::{Duration, Instant};
 
 use walrelay_engine::Lsn;
-use walrelay_engine::flow::{RetryWork, SetAside};
+use walrelay_engine::flow::SetAside;
 use walrelay_engine::key::EventKey;
-use walrelay_engine::window::Failure;
+use walrelay_engine::window::{Failure, Seq};
 
 use super::{Relay, retries};
 use crate::fault::Fault;
 use crate::postgres::dead_letters::{Columns, NewDeadLetter, Reason};
 use crate::postgres::skips::Skip;
-use crate::postgres::{EventPosition, QualifiedTable, SlotName};
-use crate::relay::errands::{Done, Errand};
+use crate::postgres::{EventPosition, QualifiedTable};
+use crate::relay::errands::{Counted, Done, Errand, LoadedRetry, Pending};
 use crate::relay::faults;
 use crate::relay::session::DatabaseSettings;
 
 /// How often a held event is looked after. A skip need not be quicker, and the database is asked for nothing else.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Dead letters stored by one transaction, and retries recorded by one, at most.
+const BATCH: usize = 256;
+
+/// Bytes of rows above which no further one is stored by the same transaction.
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// How long a count of the pending dead letters is carried on.
+const COUNT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The settings of what happens to failed events, and of the guard.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +52,8 @@ pub(super) struct Care {
     unrecorded: Option<(Skip, EventKey)>,
     /// An errand failed, and has not succeeded since.
     failing: bool,
+    /// How many dead letters are pending, and when they were counted, in this session.
+    pending: Option<(u64, Instant)>,
 }
 
 impl Care {
@@ -53,6 +64,30 @@ impl Care {
             hold: None,
             unrecorded: None,
             failing: false,
+            pending: None,
+        }
+    }
+
+    /// Another process may store dead letters until the next session.
+    pub(super) const fn stream_lost(&mut self) {
+        self.pending = None;
+    }
+
+    /// Whether a skip has settled its event and is not yet on record.
+    pub(super) const fn has_unrecorded_skip(&self) -> bool {
+        self.unrecorded.is_some()
+    }
+
+    /// At the relay's end: the request of a skip that is not on record stays open, for another event of the same id.
+    pub(super) fn tell_unrecorded_skip(&self) {
+        if let Some((skip, key)) = &self.unrecorded {
+            tracing::warn!(
+                commit_lsn = %key.transaction.commit_lsn,
+                tx_seq = key.tx_seq,
+                reason = skip.reason,
+                requested_by = skip.requested_by,
+                "the skip of an event could not be put on record: its request stays open"
+            );
         }
     }
 }
@@ -67,28 +102,10 @@ impl Relay {
         let process_id = session.process_id();
         // After a fail-over no errand may land on the server of before (R15).
         let connector = session.connector().clone();
-        let slot = &self.settings.database.source.slot;
+        // What fails may fail because of one row: the others go past it.
+        let batch = if self.care.failing { 1 } else { BATCH };
         let errand = if let Some((skip, key)) = self.care.unrecorded.clone() {
             Errand::RecordSkip { skip, key }
-        } else if let (Some(aside), Some(process_id)) = (self.flow.next_set_aside(), process_id) {
-            Errand::Store {
-                seq: aside.seq,
-                letter: Box::new(dead_letter(slot, &aside)),
-                process_id,
-            }
-        } else if let (Some(RetryWork::Record(over)), Some(process_id)) = (self.flow.next_retry(), process_id)
-        {
-            Errand::RecordRetry {
-                retry: retries::record(&over),
-                process_id,
-            }
-        } else if let Some(RetryWork::Load {
-            token,
-            position: (commit_lsn, tx_seq),
-        }) = self.flow.next_retry()
-        {
-            let position = EventPosition { commit_lsn, tx_seq };
-            Errand::LoadRetry { token, position }
         } else if let (Some(held), true) = (self.flow.held(), now >= self.care.look_at) {
             self.care.look_at = now + LOOK_INTERVAL;
             Errand::LookAfter {
@@ -99,6 +116,10 @@ impl Relay {
         } else if now >= self.care.guard_at {
             self.care.guard_at = now + self.settings.care.guard_interval;
             Errand::Guard
+        } else if let Some(process_id) = process_id
+            && let Some(errand) = self.dead_letter_errand(batch, process_id, now)
+        {
+            errand
         } else {
             return;
         };
@@ -109,13 +130,72 @@ impl Relay {
         self.errands.start(&settings, errand);
     }
 
+    /// What is to be done about dead letters and retries.
+    fn dead_letter_errand(&self, batch: usize, process_id: i32, now: Instant) -> Option<Errand> {
+        if self.flow.set_aside_count() > 0 {
+            return Some(Errand::Store {
+                letters: self.to_store(batch),
+                process_id,
+                pending: self.pending(now),
+            });
+        }
+        if self.flow.has_retries_over() {
+            return Some(Errand::RecordRetries {
+                retries: self
+                    .flow
+                    .retries_over()
+                    .take(batch)
+                    .map(|over| retries::record(&over))
+                    .collect(),
+                process_id,
+                pending: self.pending(now),
+            });
+        }
+        let bytes = self.flow.retry_room()?;
+        let wanted = self.flow.retries_to_load().into_iter().take(batch);
+        let requests =
+            wanted.map(|(token, (commit_lsn, tx_seq))| (token, EventPosition { commit_lsn, tx_seq }));
+        Some(Errand::LoadRetries {
+            requests: requests.collect(),
+            bytes,
+            process_id,
+        })
+    }
+
+    /// The dead letters of the next transaction: bounded by count, and by bytes but for the last of them.
+    fn to_store(&self, batch: usize) -> Vec<(Seq, NewDeadLetter)> {
+        let mut bytes = 0;
+        self.flow
+            .set_aside()
+            .take(batch)
+            .take_while(|aside| {
+                let is_first = bytes == 0;
+                bytes += aside.row.len();
+                is_first || bytes <= BATCH_BYTES
+            })
+            .map(|aside| (aside.seq, dead_letter(&aside)))
+            .collect()
+    }
+
+    fn pending(&self, now: Instant) -> Pending {
+        let waiting = u64::try_from(self.flow.set_aside_count()).unwrap_or(u64::MAX);
+        let counted = self.care.pending;
+        Pending {
+            known: counted
+                .filter(|(_, at)| now < *at + COUNT_INTERVAL)
+                .map(|(count, _)| count),
+            exact_from: self.settings.care.dead_letters_max.saturating_sub(waiting),
+        }
+    }
+
     /// When an errand is due, as far as that is known.
     pub(super) fn errand_deadline(&mut self) -> Option<Instant> {
-        self.database.up()?;
+        let has_process_id = self.database.up()?.process_id().is_some();
         let free_at = self.errands.deadline()?;
-        let is_wanted = self.care.unrecorded.is_some()
-            || self.flow.next_set_aside().is_some()
-            || self.flow.next_retry().is_some();
+        let has_dead_letters = self.flow.set_aside_count() > 0
+            || self.flow.has_retries_over()
+            || self.flow.retry_room().is_some();
+        let is_wanted = self.care.unrecorded.is_some() || (has_process_id && has_dead_letters);
         let wanted = if is_wanted {
             free_at
         } else if self.flow.held().is_some() {
@@ -136,10 +216,12 @@ impl Relay {
             self.database.set_fault(None);
         }
         match done {
-            Done::Stored { seq, end, pending } => {
-                self.tell_stored(pending);
-                self.flow.stored(seq, end, now);
-                self.count_dead_letters(pending);
+            Done::Stored { seqs, end, pending } => {
+                self.tell_stored(&seqs, pending.count);
+                for seq in seqs {
+                    self.flow.stored(seq, end, now);
+                }
+                self.count_dead_letters(pending, now);
             }
             Done::LookedAfter {
                 key,
@@ -149,20 +231,32 @@ impl Relay {
             } => {
                 // With as many as are allowed, events are held: a person who settles some makes room for them (R10).
                 if let Some(pending) = pending {
-                    self.count_dead_letters(pending);
+                    self.count_dead_letters(pending, now);
                 }
                 self.looked_after(key, skip, flushed, now);
             }
             Done::Recorded => self.care.unrecorded = None,
-            Done::RetryLoaded { token, event } => match event {
-                Some(event) => self.flow.retry_loaded(token, *event),
-                None => self.flow.retry_ignored(token),
-            },
-            Done::RetryRecorded { retry, end, pending } => {
-                retries::tell(&self.settings.database.source.slot, &retry, pending);
-                self.flow.retry_recorded(retry.token, end);
-                self.flow
-                    .set_dead_letters_full(pending >= self.settings.care.dead_letters_max);
+            Done::RetriesLoaded(loaded) => {
+                for (token, retry) in loaded {
+                    match retry {
+                        LoadedRetry::Event(event) => self.flow.retry_loaded(token, *event),
+                        LoadedRetry::NotRetrying(position) => {
+                            retries::tell_ignored(&self.settings.database.source.slot, position);
+                            self.flow.retry_ignored(token);
+                        }
+                    }
+                }
+            }
+            Done::RetriesRecorded {
+                retries,
+                end,
+                pending,
+            } => {
+                for retry in retries {
+                    retries::tell(&self.settings.database.source.slot, &retry, pending.count);
+                    self.flow.retry_recorded(retry.token, end);
+                }
+                self.count_dead_letters(pending, now);
             }
             Done::Guarded => {}
         }
@@ -219,14 +313,24 @@ impl Relay {
     }
 
     /// Those that are still to be stored count as well.
-    fn count_dead_letters(&mut self, pending: u64) {
+    fn count_dead_letters(&mut self, pending: Counted, now: Instant) {
+        let Counted { count, is_exact } = pending;
+        let counted_at = match self.care.pending {
+            Some((_, at)) if !is_exact => at,
+            _ => now,
+        };
+        self.care.pending = Some((count, counted_at));
         let waiting = u64::try_from(self.flow.set_aside_count()).unwrap_or(u64::MAX);
-        let full = pending.saturating_add(waiting) >= self.settings.care.dead_letters_max;
+        let full = count.saturating_add(waiting) >= self.settings.care.dead_letters_max;
         self.flow.set_dead_letters_full(full);
     }
 
-    fn tell_stored(&self, pending: u64) {
-        if let Some(aside) = self.flow.next_set_aside() {
+    fn tell_stored(&self, seqs: &[Seq], pending: u64) {
+        let stored = self
+            .flow
+            .set_aside()
+            .filter(|aside| seqs.binary_search(&aside.seq).is_ok());
+        for aside in stored {
             tracing::warn!(
                 slot = %self.settings.database.source.slot,
                 event_id = aside.event.message_id,
@@ -240,10 +344,9 @@ impl Relay {
     }
 }
 
-fn dead_letter(slot: &SlotName, aside: &SetAside<'_>) -> NewDeadLetter {
+fn dead_letter(aside: &SetAside<'_>) -> NewDeadLetter {
     let event = &aside.event;
     NewDeadLetter {
-        slot: slot.clone(),
         key: event.key,
         outbox: QualifiedTable {
             schema: aside.row.names.schema.clone(),

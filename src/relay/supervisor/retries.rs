@@ -3,7 +3,7 @@
 use walrelay_engine::flow::{Flow, Held, RetryFailure, RetryOver};
 
 use super::errands::reason;
-use crate::postgres::dead_letters::{Reason, message};
+use crate::postgres::dead_letters::{Reason, RetryFate, message};
 use crate::postgres::{EventPosition, SlotName};
 use crate::relay::errands::RetryRecord;
 use crate::relay::faults;
@@ -41,18 +41,19 @@ pub(super) fn record(over: &RetryOver<'_>) -> RetryRecord {
     });
     RetryRecord {
         token: over.token,
-        position: EventPosition::from(&over.key),
         event_id: over.event_id.map(str::to_owned),
-        failure,
+        fate: RetryFate {
+            position: EventPosition::from(&over.key),
+            failure,
+        },
     }
 }
 
 /// One line for each retry that is over and on record.
 pub(super) fn tell(slot: &SlotName, retry: &RetryRecord, pending: u64) {
-    let RetryRecord {
-        position, event_id, ..
-    } = retry;
-    match &retry.failure {
+    let RetryRecord { event_id, fate, .. } = retry;
+    let RetryFate { position, failure } = fate;
+    match failure {
         None => tracing::info!(
             slot = %slot,
             event_id,
@@ -71,4 +72,14 @@ pub(super) fn tell(slot: &SlotName, retry: &RetryRecord, pending: u64) {
             "retry failed: the event is a dead letter again"
         ),
     }
+}
+
+/// A request without effect: it may be forged, or come again after its dead letter was dealt with.
+pub(super) fn tell_ignored(slot: &SlotName, position: EventPosition) {
+    tracing::info!(
+        slot = %slot,
+        commit_lsn = %position.commit_lsn,
+        tx_seq = position.tx_seq,
+        "retry ignored: no dead letter of this key is being retried"
+    );
 }

@@ -4,6 +4,7 @@ mod dead_letters;
 mod delivery;
 mod hold;
 mod isolation;
+mod many_retries;
 mod pace;
 mod policies;
 mod retries;

@@ -4,8 +4,7 @@ use super::rig::{
     COMMIT_SIZE, CONFIRM_TIMEOUT, FRAME_MAX, OutboxRow, Position, Received, Rig, begin, commit, config,
     config_with,
 };
-use crate::flow::retries::MAX_REQUESTS;
-use crate::flow::{Intake, RETRY_PREFIX, RetryFailure, RetryToken, RetryWork, StoredEvent, Timeout, Unfit};
+use crate::flow::{Intake, RETRY_PREFIX, RetryFailure, RetryToken, StoredEvent, Timeout, Unfit};
 use crate::key::{EventKey, TransactionKey};
 use crate::pgoutput::sample::Sample;
 use crate::policy::Policy;
@@ -24,28 +23,33 @@ fn message(prefix: &str, flags: u8, lsn: u64, content: &[u8]) -> Sample {
     }
 }
 
-fn request(lsn: u64) -> Sample {
+pub(super) fn request(lsn: u64) -> Sample {
     message(RETRY_PREFIX, 1, lsn, b"retry it")
 }
 
 /// The event at 50:3, whose row is that of [`OutboxRow::new`].
 fn stored(id: &str) -> StoredEvent {
+    stored_at(RETRIED, id, "{\"total\": 0.10000000000000000001}")
+}
+
+/// The event at this position of transaction 9.
+pub(super) fn stored_at((commit_lsn, tx_seq): Position, id: &str, payload: &str) -> StoredEvent {
     let columns = [
         ("id", Some(id)),
         ("aggregate_type", Some("order")),
         ("aggregate_id", Some("42")),
         ("event_type", Some("created")),
-        ("payload", Some("{\"total\": 0.10000000000000000001}")),
+        ("payload", Some(payload)),
         ("sent_at", None),
     ];
     StoredEvent {
         key: EventKey {
             transaction: TransactionKey {
-                commit_lsn: Lsn::new(50),
+                commit_lsn: Lsn::new(commit_lsn),
                 xid: 9,
                 commit_time: PgTimestamp::new(5_000_000),
             },
-            tx_seq: 3,
+            tx_seq,
         },
         event_id: Some(id.to_owned()),
         schema: "public".to_owned(),
@@ -80,13 +84,9 @@ impl Rig {
     }
 
     fn to_load(&self) -> Option<RetryToken> {
-        match self.flow.next_retry() {
-            Some(RetryWork::Load { token, position }) => {
-                assert_eq!(position, (Lsn::new(50), 3));
-                Some(token)
-            }
-            Some(RetryWork::Record(_)) | None => None,
-        }
+        let (token, position) = self.flow.retries_to_load().into_iter().next()?;
+        assert_eq!(position, (Lsn::new(50), 3));
+        Some(token)
     }
 
     fn load(&mut self) {
@@ -96,10 +96,12 @@ impl Rig {
 
     /// The outcome to record, if there is one.
     fn to_record(&self) -> Option<(RetryToken, Option<RetryFailure>)> {
-        match self.flow.next_retry() {
-            Some(RetryWork::Record(over)) => Some((over.token, over.failure.cloned())),
-            Some(RetryWork::Load { .. }) | None => None,
-        }
+        let over = self.flow.retries_over().next()?;
+        Some((over.token, over.failure.cloned()))
+    }
+
+    fn has_retry_work(&self) -> bool {
+        self.flow.has_retries_over() || self.flow.retry_room().is_some()
     }
 
     fn failure(&self) -> RetryFailure {
@@ -136,7 +138,7 @@ fn a_retry_sends_the_message_of_the_first_try_and_the_lsn_passes_once_its_end_is
     assert_eq!((rig.durable(), rig.flow.counters().retried), (0, 1));
     rig.keepalive(500, false);
     assert_eq!(rig.durable(), 500, "R15");
-    assert!(rig.flow.is_drained() && rig.flow.next_retry().is_none());
+    assert!(rig.flow.is_drained() && !rig.has_retry_work());
 }
 
 /// It holds nothing up, and nothing that happens to the window touches it.
@@ -305,7 +307,7 @@ fn what_is_no_request_is_ignored() {
     assert_eq!(content, b"retry everything");
     rig.flow.retry_ignored(token);
     rig.take(&commit(100));
-    assert!(rig.flow.next_retry().is_none() && rig.flow.unsorted_retry().is_none());
+    assert!(!rig.has_retry_work() && rig.flow.unsorted_retry().is_none());
     assert_eq!(rig.durable(), 100 + COMMIT_SIZE);
 }
 
@@ -316,43 +318,6 @@ fn a_request_whose_dead_letter_is_not_being_retried_is_settled() {
     let token = rig.to_load().unwrap();
     rig.flow.retry_ignored(token);
     assert_eq!((rig.durable(), rig.publish()), (100 + COMMIT_SIZE, vec![]));
-}
-
-#[test]
-fn requests_for_one_event_follow_each_other() {
-    let mut rig = Rig::small();
-    rig.ask(100);
-    rig.ask(200);
-    rig.load();
-    assert_eq!(rig.publish(), [RETRIED]);
-    assert_eq!(rig.to_load(), None);
-    rig.ack(1);
-    rig.record(0);
-    assert_eq!(rig.durable(), 100 + COMMIT_SIZE);
-    assert!(rig.to_load().is_some());
-}
-
-#[test]
-fn the_stream_waits_behind_more_requests_than_are_kept() {
-    let mut rig = Rig::small();
-    rig.take(&begin(100, 1));
-    let count = u64::try_from(MAX_REQUESTS).unwrap();
-    for lsn in 0..count {
-        rig.take(&request(lsn));
-        rig.sort();
-    }
-    assert_eq!(rig.offer(&request(count)).unwrap(), Intake::NoRoom);
-    assert!(!rig.flow.wants_stream());
-    rig.flow.retry_ignored(rig.to_load().unwrap());
-    rig.take(&request(count));
-    rig.sort();
-    // A stop leaves them to the next relay, and the slot before them.
-    rig.flow.stop();
-    rig.take(&request(count + 1));
-    rig.take(&commit(100));
-    assert_eq!(rig.to_load(), None);
-    assert!(rig.flow.is_drained());
-    assert_eq!(rig.flow.final_status(rig.now).unwrap().durable, Lsn::INVALID);
 }
 
 #[test]
@@ -433,7 +398,7 @@ fn another_log_forgets_retries() {
     rig.load();
     rig.publish();
     assert!(rig.start_session(2));
-    assert!(!rig.flow.has_retry_in_flight() && rig.flow.next_retry().is_none());
+    assert!(!rig.flow.has_retry_in_flight() && !rig.has_retry_work());
 }
 
 /// R11: while an event is held, nothing is sent but its probe.

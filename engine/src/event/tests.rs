@@ -1,0 +1,282 @@
+//! Rows as events.
+
+use super::*;
+use crate::pgoutput::sample::{Cell, Sample, SampleColumn};
+use crate::pgoutput::{Insert, Message};
+
+const UUID: u32 = 2950;
+const BIGINT: u32 = 20;
+const TIMESTAMPTZ: u32 = 1184;
+
+/// The columns of the issue's own table, each with a value that a relayed row may have.
+const OUTBOX: [(&str, u32, Option<&[u8]>); 6] = [
+    ("id", UUID, Some(b"7d5f1c5e-0000-4000-8000-000000000000")),
+    ("aggregate_type", type_oid::TEXT, Some(b"order")),
+    ("aggregate_id", BIGINT, Some(b"42")),
+    ("event_type", type_oid::TEXT, Some(b"created")),
+    ("payload", type_oid::JSONB, Some(b"{}")),
+    ("sent_at", TIMESTAMPTZ, None),
+];
+
+/// A table and one row of it.
+#[derive(Clone)]
+struct Table(Vec<(&'static str, u32, Cell)>);
+
+impl Table {
+    fn outbox() -> Self {
+        let columns = OUTBOX.iter().map(|(name, type_oid, value)| {
+            let cell = value.map_or(Cell::Null, |value| Cell::Text(value.to_vec()));
+            (*name, *type_oid, cell)
+        });
+        Self(columns.collect())
+    }
+
+    fn set(mut self, column: &str, cell: Cell) -> Self {
+        let found = self.0.iter_mut().find(|(name, ..)| *name == column);
+        found.unwrap().2 = cell;
+        self
+    }
+
+    fn payload(mut self, type_oid: u32, value: &[u8]) -> Self {
+        let found = self.0.iter_mut().find(|(name, ..)| *name == "payload");
+        let (_, oid, cell) = found.unwrap();
+        *oid = type_oid;
+        *cell = text(value);
+        self
+    }
+
+    fn without(mut self, column: &str) -> Self {
+        self.0.retain(|(name, ..)| *name != column);
+        self
+    }
+
+    fn bind(&self) -> Result<Mapping, MappingError> {
+        self.bind_to(&route("{aggregate_type}.{event_type}"))
+    }
+
+    fn bind_to(&self, route: &Route) -> Result<Mapping, MappingError> {
+        let columns = self.0.iter().map(|(name, type_oid, _)| SampleColumn {
+            flags: 0,
+            name: (*name).to_owned(),
+            type_oid: *type_oid,
+            type_modifier: -1,
+        });
+        let frame = Sample::Relation {
+            oid: 1,
+            namespace: "shop".to_owned(),
+            name: "outbox_events".to_owned(),
+            replica_identity: b'd',
+            columns: columns.collect(),
+        }
+        .encode();
+        let Ok(Message::Relation(relation)) = Message::decode(&frame) else {
+            panic!("not a relation")
+        };
+        Mapping::bind(&relation, route)
+    }
+
+    /// Binds the table and hands its row to `check`.
+    fn with_row<T>(&self, check: impl FnOnce(&Mapping, &Tuple<'_>) -> T) -> T {
+        let mapping = self.bind().unwrap();
+        let new = self.0.iter().map(|(_, _, cell)| cell.clone()).collect();
+        let frame = Sample::Insert { oid: 1, new }.encode();
+        let Ok(Message::Insert(Insert { new, .. })) = Message::decode(&frame) else {
+            panic!("not an insert")
+        };
+        check(&mapping, &new)
+    }
+
+    fn invalid(&self) -> InvalidRow {
+        self.with_row(|mapping, row| mapping.read(row).unwrap_err())
+    }
+
+    /// The body, and the content type.
+    fn body(&self) -> (Result<Vec<u8>, InvalidRow>, &'static str) {
+        self.with_row(|mapping, row| {
+            let payload = mapping.read(row).unwrap().payload;
+            let mut body = Vec::new();
+            let result = payload.append_to(&mut body);
+            (result.map(|()| body), payload.payload_type.content_type())
+        })
+    }
+}
+
+fn route(routing_key: &str) -> Route {
+    Route {
+        exchange: Template::parse("outbox").unwrap(),
+        routing_key: Template::parse(routing_key).unwrap(),
+    }
+}
+
+fn text(value: &[u8]) -> Cell {
+    Cell::Text(value.to_vec())
+}
+
+#[test]
+fn columns_are_found_by_name_in_any_order_and_among_others() {
+    let mut table = Table::outbox();
+    table.0.reverse();
+    table
+        .0
+        .insert(0, ("created_at", TIMESTAMPTZ, text(b"2026-01-01")));
+    table.0.insert(3, ("headers", type_oid::JSONB, Cell::Null));
+    table.with_row(|mapping, row| {
+        let event = mapping.read(row).unwrap();
+        assert_eq!(
+            (
+                event.id,
+                event.aggregate_type,
+                event.aggregate_id,
+                event.event_type
+            ),
+            ("7d5f1c5e-0000-4000-8000-000000000000", "order", "42", "created")
+        );
+        assert_eq!(mapping.id(row), Some(event.id));
+        let (mut exchange, mut routing_key) = ("old".to_owned(), "old".to_owned());
+        mapping.render_exchange(row, &mut exchange).unwrap();
+        mapping.render_routing_key(row, &mut routing_key).unwrap();
+        assert_eq!(
+            (exchange.as_str(), routing_key.as_str()),
+            ("outbox", "order.created")
+        );
+    });
+}
+
+#[test]
+fn a_missing_column_is_named_the_first_one_first() {
+    for column in REQUIRED_COLUMNS {
+        let error = Table::outbox().without(column).bind().unwrap_err();
+        let table = "shop.outbox_events".to_owned();
+        assert_eq!(error, MappingError::ColumnMissing { table, column });
+    }
+    let error = Table::outbox().without("payload").without("id").bind();
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "table shop.outbox_events has no column \"id\""
+    );
+}
+
+#[test]
+fn a_template_with_an_unknown_column_names_it_and_its_setting() {
+    let outbox = Table::outbox();
+    let mut route = route("{colour}");
+    let error = outbox.bind_to(&route).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "table shop.outbox_events has no column \"colour\", which the template of rabbitmq.routing_key names"
+    );
+    route.exchange = Template::parse("{shade}").unwrap();
+    let error = outbox.bind_to(&route).unwrap_err();
+    assert!(error.to_string().ends_with("rabbitmq.exchange names"), "{error}");
+}
+
+/// I4.
+#[test]
+fn the_payload_is_carried_byte_for_byte() {
+    let document =
+        "{\"n\": 0.10000000000000000001,  \"ü\": [\"\\u00e4\", \"😀\", {\"e\u{301}\": null}], \"n\": 1E400}";
+    for (type_oid, content_type) in [
+        (type_oid::JSON, "application/json"),
+        (type_oid::JSONB, "application/json"),
+        (type_oid::TEXT, "text/plain"),
+        (type_oid::VARCHAR, "text/plain"),
+        (type_oid::BPCHAR, "text/plain"),
+    ] {
+        let (body, found) = Table::outbox().payload(type_oid, document.as_bytes()).body();
+        assert_eq!((body.as_deref(), found), (Ok(document.as_bytes()), content_type));
+    }
+    let not_utf8 = Table::outbox().payload(type_oid::TEXT, b"\xFF\x00").body().0;
+    assert_eq!(not_utf8, Ok(b"\xFF\x00".to_vec()), "never looked into");
+}
+
+#[test]
+fn a_bytea_is_carried_as_its_bytes() {
+    let (body, content_type) = Table::outbox().payload(type_oid::BYTEA, b"\\x00fF7a").body();
+    assert_eq!(
+        (body, content_type),
+        (Ok(vec![0, 0xFF, 0x7A]), "application/octet-stream")
+    );
+    Table::outbox()
+        .payload(type_oid::BYTEA, b"\\x00ff7a")
+        .with_row(|mapping, row| assert_eq!(mapping.read(row).unwrap().payload.len(), 3));
+    for not_hex in ["\\x00f", "\\x0g00", "\\\\001abc", "x00ff", "\\x+1+1"] {
+        let (body, _) = Table::outbox()
+            .payload(type_oid::BYTEA, not_hex.as_bytes())
+            .body();
+        assert_eq!(body, Err(InvalidRow::NotHex("payload")), "{not_hex}");
+    }
+}
+
+#[test]
+fn a_payload_of_another_type_is_an_error_that_names_it() {
+    let error = Table::outbox().payload(BIGINT, b"7").bind().unwrap_err();
+    assert!(
+        matches!(error, MappingError::PayloadType { type_oid: BIGINT, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_row_is_sent_if_sent_at_is_set_and_there_is_such_a_column() {
+    let is_sent = |table: &Table| table.with_row(Mapping::is_sent);
+    let outbox = Table::outbox();
+    assert!(!is_sent(&outbox));
+    assert!(is_sent(
+        &outbox.clone().set("sent_at", text(b"2026-01-01 00:00:00+00"))
+    ));
+    assert!(!is_sent(&outbox.without("sent_at")));
+}
+
+#[test]
+fn a_null_column_makes_the_row_invalid() {
+    for column in REQUIRED_COLUMNS {
+        let table = Table::outbox().set(column, Cell::Null);
+        assert_eq!(table.invalid(), InvalidRow::Null(column));
+    }
+    let table = Table::outbox().set("id", Cell::Null);
+    assert!(table.with_row(|mapping, row| mapping.id(row).is_none()));
+}
+
+#[test]
+fn an_empty_id_event_type_or_payload_makes_the_row_invalid_and_no_other_column() {
+    for column in ["id", "event_type", "payload"] {
+        let table = Table::outbox().set(column, text(b""));
+        assert_eq!(table.invalid(), InvalidRow::Empty(column));
+    }
+    let table = Table::outbox().payload(type_oid::BYTEA, b"\\x");
+    assert_eq!(table.invalid(), InvalidRow::Empty("payload"));
+    let table = Table::outbox()
+        .set("aggregate_type", text(b""))
+        .set("aggregate_id", text(b""));
+    table.with_row(|mapping, row| assert_eq!(mapping.read(row).unwrap().aggregate_id, ""));
+}
+
+#[test]
+fn a_column_that_is_not_utf8_makes_the_row_invalid() {
+    for column in ["id", "aggregate_type", "aggregate_id", "event_type"] {
+        let table = Table::outbox().set(column, text(b"\xC3"));
+        assert_eq!(table.invalid(), InvalidRow::NotUtf8(column));
+    }
+}
+
+#[test]
+fn a_template_over_a_null_names_the_columns_place_and_the_setting() {
+    let table = Table::outbox().set("event_type", Cell::Null);
+    let error =
+        table.with_row(|mapping, row| mapping.render_routing_key(row, &mut String::new()).unwrap_err());
+    assert_eq!(
+        error.to_string(),
+        "column 4 of the row is null, which the template of rabbitmq.routing_key names"
+    );
+}
+
+/// Payloads are never logged.
+#[test]
+fn debug_shows_the_size_of_the_payload_not_the_payload() {
+    let table = Table::outbox().payload(type_oid::JSONB, b"{\"secret\": 1}");
+    let debug = table.with_row(|mapping, row| format!("{:?}", mapping.read(row).unwrap()));
+    assert!(
+        debug.contains("Json of 13 bytes") && !debug.contains("secret"),
+        "{debug}"
+    );
+}
