@@ -268,6 +268,25 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn a_pinned_connector_leads_to_the_address_that_was_reached_and_to_no_other() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let url = format!(
+            "postgres://u@localhost:{},other/d?sslmode=disable",
+            address.port()
+        );
+        let connector = Connector::new(url.parse().unwrap());
+        assert_eq!(connector.servers().len(), 2);
+        let first = connector.servers().next().unwrap();
+        assert_eq!(first.address, None, "the name is looked up at each try");
+        let (_stream, pinned) = first.open(connector.deadline()).await.unwrap();
+        let servers: Vec<_> = pinned.servers().collect();
+        assert_eq!(servers.len(), 1);
+        assert_eq!(servers[0].address, Some(address));
+        assert_eq!(pinned.endpoints(), format!("localhost:{}", address.port()));
+    }
+
     #[test]
     fn the_password_file_wins_and_loses_its_line_break() {
         let folder = tempfile::tempdir().unwrap();
