@@ -32,12 +32,11 @@ async fn serve(settings: RelaySettings, listen: SocketAddr) -> anyhow::Result<Ex
     let mut relay = std::pin::pin!(relay::run(settings, status, stopped));
     // A task of its own: tokio lets a task do only so much at a time, and a busy relay would leave nothing of that.
     let mut admin = tokio::spawn(async move { admin::serve(admin::listen(listen).await, watched).await });
-    let mut signals = 0;
     loop {
-        tokio::select! {
+        let signal = tokio::select! {
             biased;
-            _ = terminate.recv() => signals += 1,
-            _ = interrupt.recv() => signals += 1,
+            _ = terminate.recv() => SignalKind::terminate(),
+            _ = interrupt.recv() => SignalKind::interrupt(),
             ending = &mut relay => return Ok(match ending {
                 Ending::Stopped => {
                     tracing::info!("stopped");
@@ -54,11 +53,12 @@ async fn serve(settings: RelaySettings, listen: SocketAddr) -> anyhow::Result<Ex
                 let error = error.err().map_or_else(|| "it ended".to_owned(), |error| chain(&error));
                 anyhow::bail!("the HTTP endpoint failed: {error}");
             }
-        }
-        if signals > 1 {
+        };
+        if stop.send_replace(true) {
             tracing::warn!("second signal: exiting at once");
-            return Ok(Exit::Clean);
+            return Ok(Exit::CutShort(
+                signal.as_raw_value().try_into().unwrap_or_default(),
+            ));
         }
-        stop.send_replace(true);
     }
 }

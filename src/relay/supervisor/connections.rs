@@ -38,6 +38,7 @@ impl Relay {
             timeline: identity.timeline,
         };
         if self.flow.session_started(identity, now) {
+            self.struck.forget_position();
             self.drop_outdated_link(OTHER_LOG, now);
         }
         self.database.opened(session, now);
@@ -62,6 +63,7 @@ impl Relay {
             );
         }
         self.flow.link_up(link.frame_max(), link.max_message_bytes(), now);
+        self.struck.link_opened(&self.flow);
         self.broker.opened(link, now);
         self.status.send_modify(|status| status.links += 1);
     }
@@ -76,6 +78,9 @@ impl Relay {
 
     pub(super) fn fail_session(&mut self, fault: Fault, now: Instant) {
         self.note_halt(fault.kind);
+        if self.database.up().is_some() {
+            self.struck.session_failed(&self.flow);
+        }
         self.flow.session_lost();
         self.watch = None;
         drop(self.database.failed(fault, now));
