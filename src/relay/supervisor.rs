@@ -300,14 +300,11 @@ impl Relay {
             self.errand_done(result, now);
         }
         if let Some(watch) = &mut self.watch
-            && let Poll::Ready(shutting_down) = watch.poll_look(cx)
+            && let Poll::Ready(seen) = watch.poll_look(cx)
         {
             worked = true;
-            if shutting_down {
-                let message = "the server shuts down, and not everything is confirmed".to_owned();
-                let kind = FaultKind::DatabaseRestarting;
-                self.fail_session(Fault { kind, message }, now);
-            }
+            let silence = watch.unanswered_for(now);
+            self.looked(seen, silence, now);
         }
         if let Some(link) = self.broker.up()
             && let Poll::Ready(result) = link.poll_io(cx, now.into())

@@ -1,6 +1,6 @@
 //! What follows when a connection is made, lost or given up.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use walrelay_engine::flow::{LogIdentity, StreamError};
 
@@ -10,7 +10,7 @@ use crate::postgres::Replication;
 use crate::rabbitmq::{BrokerError, Link};
 use crate::relay::faults;
 use crate::relay::status::Role;
-use crate::relay::watch::Watch;
+use crate::relay::watch::{Seen, Watch};
 
 /// Why a link is given up together with what was read from another log.
 const OTHER_LOG: &str = "the database is another one than before";
@@ -48,6 +48,24 @@ impl Relay {
             status.role = Role::Active;
             status.sessions += 1;
         });
+    }
+
+    /// A look for a shutdown is over; for `silence` none has been answered. While reading is paused they tell what the
+    /// stream cannot: that the server goes (R13), or that nobody is there.
+    pub(super) fn looked(&mut self, seen: Seen, silence: Duration, now: Instant) {
+        let limit = self.settings.flow.silence_timeout;
+        let (kind, message) = match seen {
+            Seen::Shutdown => (
+                FaultKind::DatabaseRestarting,
+                "the server shuts down, and not everything is confirmed".to_owned(),
+            ),
+            Seen::Silence if silence >= limit => (
+                FaultKind::DatabaseSilent,
+                format!("PostgreSQL answered no new connection for {limit:?} while reading was paused"),
+            ),
+            Seen::Silence | Seen::Nothing => return,
+        };
+        self.fail_session(Fault { kind, message }, now);
     }
 
     pub(super) fn link_opened(&mut self, result: Result<Link, Fault>, now: Instant) {
