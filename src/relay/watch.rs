@@ -105,10 +105,11 @@ impl Watch {
 /// A server that is there lets a new connection in or refuses it. Other errors say nothing of it: a name service that is
 /// away, no free descriptor.
 const fn seen_by(error: &Error) -> Seen {
-    match error {
-        Error::Deadline { .. } | Error::Unreachable(ConnectError::Deadline { .. }) => Seen::Silence,
-        _ => Seen::Nothing,
-    }
+    let unanswered = matches!(
+        error,
+        Error::Deadline { .. } | Error::Unreachable(ConnectError::Deadline { .. })
+    );
+    if unanswered { Seen::Silence } else { Seen::Nothing }
 }
 
 impl Drop for Watch {
