@@ -26,7 +26,8 @@ Exit codes:
   2   wrong usage of the command line
   69  halted, with --exit-on-halt
   70  a bug in walrelay
-  78  wrong configuration";
+  78  wrong configuration
+  130, 143  a second SIGINT or SIGTERM cut the stop short";
 
 /// Relays a PostgreSQL outbox table to RabbitMQ from the write-ahead log.
 #[derive(Debug, Parser)]

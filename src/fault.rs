@@ -3,6 +3,9 @@
 //! Readiness, the log, the metrics and `doctor` all read this table, so they name the same cause.
 
 use std::error::Error;
+use std::io;
+
+use rustix::io::Errno;
 
 /// What a fault means for delivery (rule 8 of `docs/delivery-rules.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,14 +43,32 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault with the error that shows it.
+    /// A fault with the error that shows it. Where the cause is that this process may open nothing more, the kind says
+    /// so instead.
     #[must_use]
     pub fn new(kind: FaultKind, error: &dyn Error) -> Self {
         Self {
-            kind,
+            kind: match lacks_descriptors(error) {
+                true => FaultKind::DescriptorsExhausted,
+                false => kind,
+            },
             message: chain(error),
         }
     }
+}
+
+/// Whether the process (EMFILE) or the whole system (ENFILE) is out of file descriptors.
+/// <https://man7.org/linux/man-pages/man3/errno.3.html>
+fn lacks_descriptors(error: &dyn Error) -> bool {
+    let mut source = error.source();
+    while let Some(error) = source {
+        let errno = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
+        if matches!(errno, Some(Errno::MFILE | Errno::NFILE)) {
+            return true;
+        }
+        source = error.source();
+    }
+    false
 }
 
 /// An error with all its sources, in one line.
@@ -262,6 +283,9 @@ fault_kinds! {
     /// This process stood still for so long that another one may stream from the slot.
     StoodStill: Unavailable, "stood_still",
         "nothing to do: both connections are made anew; find out why the process or its machine stopped";
+    /// No file descriptor is free (EMFILE, ENFILE), so nothing can be opened.
+    DescriptorsExhausted: Unavailable, "descriptors_exhausted",
+        "raise the limit of open files (LimitNOFILE= of the unit, ulimit -n), and find out what uses them up";
     /// The address of `admin.listen` cannot be had: taken, or not this machine's.
     AdminUnbound: Unavailable, "admin_unbound",
         "end the process that listens there, or choose another address for admin.listen; events flow meanwhile";
@@ -286,6 +310,21 @@ mod tests {
                 .iter()
                 .all(|label| label.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
         );
+    }
+
+    #[test]
+    fn a_lack_of_descriptors_is_told_from_a_server_that_is_away() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot connect")]
+        struct Refused(#[source] io::Error);
+        for (errno, kind) in [
+            (Errno::MFILE, FaultKind::DescriptorsExhausted),
+            (Errno::NFILE, FaultKind::DescriptorsExhausted),
+            (Errno::CONNREFUSED, FaultKind::BrokerUnreachable),
+        ] {
+            let fault = Fault::new(FaultKind::BrokerUnreachable, &Refused(errno.into()));
+            assert_eq!(fault.kind, kind);
+        }
     }
 
     #[test]

@@ -6,11 +6,13 @@
 
 policy=/usr/sbin/policy-rc.d
 
-# ensure_servers [--yes]: installs what is missing, after asking once on a terminal unless --yes is given.
+# ensure_servers [--yes]: installs what is missing, after asking once on a terminal unless --yes is given. With
+# with_faketime=yes that includes the library by which a test lets the clock jump.
 ensure_servers() {
   local packages=() answer
   have_postgres || packages+=(postgresql)
   have_rabbitmq || packages+=(rabbitmq-server)
+  [ -z "${with_faketime:-}" ] || have_faketime || packages+=(faketime)
   # Rust links with it, and the TLS library has some C.
   command -v cc >/dev/null || packages+=(gcc libc6-dev)
   [ ${#packages[@]} -eq 0 ] && return 0
@@ -48,6 +50,10 @@ have_postgres() {
 
 have_rabbitmq() {
   [ -n "${WALRELAY_TEST_RABBITMQ_BIN:-}" ] || [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ]
+}
+
+have_faketime() {
+  compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null
 }
 
 install_packages() {

@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
-/// How the process ends. The numbers above 63 are those of `sysexits.h`
-/// (<https://man.openbsd.org/sysexits.3>).
+/// How the process ends. The numbers from 64 to 78 are those of `sysexits.h`
+/// (<https://man.openbsd.org/sysexits.3>); from 128 on they are what a shell says of a process that a signal ended
+/// (<https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html>).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Done, or stopped on request.
@@ -14,6 +15,8 @@ pub enum Exit {
     Usage,
     /// Halted, with `--exit-on-halt` (`EX_UNAVAILABLE`).
     Halted,
+    /// A second signal, of this number, ended the process before it had stopped in good order.
+    CutShort(u8),
     /// A bug: an inner contradiction or a panic (`EX_SOFTWARE`).
     Bug,
     /// Wrong configuration (`EX_CONFIG`).
@@ -31,6 +34,7 @@ impl Exit {
             Self::Halted => 69,
             Self::Bug => 70,
             Self::Configuration => 78,
+            Self::CutShort(signal) => 128_u8.saturating_add(signal),
         }
     }
 }

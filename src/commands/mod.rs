@@ -135,6 +135,7 @@ mod tests {
     #[test]
     fn every_ending_has_its_code() {
         assert_eq!(ending(|| Ok(Exit::Halted)).code(), 69);
+        assert_eq!(ending(|| Ok(Exit::CutShort(15))).code(), 143);
         assert_eq!(ending(|| anyhow::bail!("no server")).code(), 1);
         assert_eq!(ending(|| panic!("a bug")).code(), 70);
         let nothing = || {

@@ -42,12 +42,11 @@ async fn serve(
     let mut admin =
         tokio::spawn(async move { admin::serve(admin::listen(listen).await, watched, token_file).await });
     tokio::spawn(systemd::report(manager));
-    let mut signals = 0;
     loop {
-        tokio::select! {
+        let signal = tokio::select! {
             biased;
-            _ = terminate.recv() => signals += 1,
-            _ = interrupt.recv() => signals += 1,
+            _ = terminate.recv() => SignalKind::terminate(),
+            _ = interrupt.recv() => SignalKind::interrupt(),
             ending = &mut relay => return Ok(match ending {
                 Ending::Stopped => {
                     tracing::info!("stopped");
@@ -64,12 +63,13 @@ async fn serve(
                 let error = error.err().map_or_else(|| "it ended".to_owned(), |error| chain(&error));
                 anyhow::bail!("the HTTP endpoint failed: {error}");
             }
-        }
-        if signals > 1 {
-            tracing::warn!("second signal: exiting at once");
-            return Ok(Exit::Clean);
-        }
+        };
         systemd::tell_stopping();
-        stop.send_replace(true);
+        if stop.send_replace(true) {
+            tracing::warn!("second signal: exiting at once");
+            return Ok(Exit::CutShort(
+                signal.as_raw_value().try_into().unwrap_or_default(),
+            ));
+        }
     }
 }

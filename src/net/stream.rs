@@ -163,6 +163,23 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 }
 
 impl Stream {
+    /// Gives the connection up once bytes of ours have stayed without TCP's acknowledgement for so long; the system's own
+    /// patience is a quarter of an hour. Of no effect on a Unix socket.
+    /// <https://man7.org/linux/man-pages/man7/tcp.7.html> (`TCP_USER_TIMEOUT`)
+    ///
+    /// Not for a peer that may refuse to read for long: before Linux 5.11 a full window counts as silence.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn limit_unacknowledged(&self, limit: Duration) -> io::Result<()> {
+        let socket = match self {
+            Self::Tcp(socket) => socket,
+            Self::Tls(session) => session.get_ref().0,
+            Self::Unix(_) => return Ok(()),
+        };
+        SockRef::from(socket).set_tcp_user_timeout(Some(limit))
+    }
+
     /// Whether what is sent is encrypted.
     #[must_use]
     pub const fn is_encrypted(&self) -> bool {
@@ -237,6 +254,12 @@ mod tests {
         server.write_all(&four).await.unwrap();
         client.read_exact(&mut four).await.unwrap();
         assert_eq!(&four, b"ping");
+        client.limit_unacknowledged(Duration::from_secs(7)).unwrap();
+        let Stream::Tcp(socket) = &client else {
+            panic!("not TCP")
+        };
+        let limit = SockRef::from(socket).tcp_user_timeout().unwrap();
+        assert_eq!(limit, Some(Duration::from_secs(7)));
         assert!(!client.is_encrypted());
     }
 

@@ -52,6 +52,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
+    /// The socket, for its options.
+    pub const fn stream(&self) -> &S {
+        &self.stream
+    }
+
     /// The bytes read and not yet consumed.
     pub fn input(&self) -> &[u8] {
         &self.input

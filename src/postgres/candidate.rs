@@ -37,6 +37,15 @@ impl Candidate {
         let name = application_name(connector, &options.slot);
         let settings = session_settings(options.wal_sender_timeout);
         let mut session = Walsender::open(connector, &name, &settings).await?;
+        // While reading is paused, status updates that nobody receives are the only sign of a dead connection.
+        session
+            .wire
+            .stream()
+            .limit_unacknowledged(options.wal_sender_timeout)
+            .map_err(|source| Error::Io {
+                step: Step::OpenReplication,
+                source,
+            })?;
         let identity = session.identify(connector.deadline()).await?;
         Ok(Self { session, identity })
     }

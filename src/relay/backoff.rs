@@ -12,7 +12,7 @@ pub(super) struct Backoff {
 
 /// The first pause and the longest one, by what the fault means.
 const UNAVAILABLE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-const HALTED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
+const HALTED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 impl Backoff {
     /// The pause after one more failure: between half and all of the doubled one.

@@ -27,6 +27,11 @@ pub(super) const fn stops_the_stream(kind: FaultKind) -> bool {
     matches!(kind, FaultKind::PublicationChanged | FaultKind::StreamElsewhere)
 }
 
+/// Whether opening a connection looks for this fault, so that a new connection tells that it is over.
+pub(super) const fn is_looked_for_when_opening(kind: FaultKind) -> bool {
+    matches!(kind, FaultKind::PublicationChanged)
+}
+
 /// The kind of why an event is held.
 pub(super) const fn held_kind(failure: &Failure) -> FaultKind {
     match failure {

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::task::JoinHandle;
 
 use super::backoff::Backoff;
+use super::faults;
 use super::status::{SideState, SideStatus};
 use super::task::poll_task;
 use crate::fault::{Class, Fault};
 
 /// A connection that lasted this long has proved itself: the next pauses are short again.
-const PROVED_AFTER: Duration = Duration::from_secs(10);
+const PROVED_AFTER: Duration = Duration::from_secs(5);
 
 /// How many faults are remembered as told.
 const TOLD: usize = 16;
@@ -24,7 +25,7 @@ pub(super) struct Side<C> {
     state: State<C>,
     backoff: Backoff,
     status: SideStatus,
-    /// Whether the fault of the status struck a connection that was up.
+    /// Whether the fault of the status struck a connection that was up, and opening one does not look for it.
     struck_while_up: bool,
     /// The faults that have been told since the connection was last of use; several servers in turn have several.
     told: Vec<Fault>,
@@ -148,27 +149,29 @@ impl<C: Send + 'static> Side<C> {
         }
     }
 
-    /// Ends the doubt about a connection that has lasted.
-    pub(super) fn prove(&mut self, now: Instant) {
-        if self.has_lasted(now) && self.is_in_doubt() {
+    /// Ends the doubt about a connection that is up.
+    pub(super) fn proved(&mut self) {
+        if matches!(self.state, State::Up { .. }) && self.is_in_doubt() {
+            self.struck_while_up = false;
             self.set_fault(None);
             tracing::info!(side = self.name, "fault is over");
         }
     }
 
-    fn has_lasted(&self, now: Instant) -> bool {
+    /// Whether the connection has been up for so long that what is wrong with it would have been seen.
+    pub(super) fn has_lasted(&self, now: Instant) -> bool {
         matches!(&self.state, State::Up { since, .. } if now >= *since + PROVED_AFTER)
     }
 
     /// It failed, or could not be opened: logged when it is news, and tried again after a pause. Returns the connection
     /// that was up, for a last word.
     pub(super) fn failed(&mut self, fault: Fault, now: Instant) -> Option<C> {
-        self.prove(now);
         if self.has_lasted(now) {
             self.backoff.reset();
         }
         let doubted = self.is_in_doubt();
-        self.struck_while_up = matches!(self.state, State::Up { .. });
+        self.struck_while_up =
+            matches!(self.state, State::Up { .. }) && !faults::is_looked_for_when_opening(fault.kind);
         let delay = self.backoff.next(fault.kind.class());
         self.tell(&fault, delay);
         let was_down = doubted || self.status.state == SideState::Down;

@@ -4,6 +4,7 @@
 //! to connect, a deadline or the request to stop.
 
 mod connections;
+mod doubt;
 mod errands;
 mod retries;
 mod role;
@@ -17,6 +18,7 @@ use walrelay_engine::PgTimestamp;
 use walrelay_engine::flow::{Flow, FlowConfig, Intake, Positions, Timeout};
 use walrelay_engine::walsender::StatusUpdate;
 
+use doubt::Struck;
 use errands::Care;
 pub use errands::CareSettings;
 
@@ -97,6 +99,7 @@ struct Relay {
     /// After a standstill: nothing is published before the database has said whose turn it is.
     role_unknown: bool,
     held: HeldTold,
+    struck: Struck,
     /// When the grace of a requested stop is over.
     stop_by: Option<Instant>,
     halted: Option<FaultKind>,
@@ -120,6 +123,7 @@ impl Relay {
             tell,
             role_unknown: false,
             held: HeldTold::default(),
+            struck: Struck::default(),
             stop_by: None,
             halted: None,
         }
@@ -164,8 +168,7 @@ impl Relay {
         }
         self.read_stream(now);
         self.handle_timeouts(now);
-        self.database.prove(now);
-        self.broker.prove(now);
+        self.end_doubts(now);
         if let Some(link) = self.broker.up() {
             let published = self.flow.poll_publish(link.output(), PUBLISH_TARGET, now);
             if published > 0 {
@@ -304,14 +307,11 @@ impl Relay {
             self.errand_done(result, now);
         }
         if let Some(watch) = &mut self.watch
-            && let Poll::Ready(shutting_down) = watch.poll_look(cx)
+            && let Poll::Ready(seen) = watch.poll_look(cx)
         {
             worked = true;
-            if shutting_down {
-                let message = "the server shuts down, and not everything is confirmed".to_owned();
-                let kind = FaultKind::DatabaseRestarting;
-                self.fail_session(Fault { kind, message }, now);
-            }
+            let silence = watch.unanswered_for(now);
+            self.looked(seen, silence, now);
         }
         if let Some(link) = self.broker.up()
             && let Poll::Ready(result) = link.poll_io(cx, now.into())

@@ -1,7 +1,7 @@
 //! Looking whether PostgreSQL shuts down, in a task of its own, when the engine says that it is time to (rule 13).
 
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use walrelay_engine::Lsn;
@@ -9,7 +9,8 @@ use walrelay_engine::watch::ShutdownWatch;
 
 use super::task::poll_task;
 use crate::fault::chain;
-use crate::postgres::{self, Connector, SlotName};
+use crate::net::ConnectError;
+use crate::postgres::{self, Connector, Error, SlotName};
 
 /// Watches one session.
 ///
@@ -21,7 +22,20 @@ pub(super) struct Watch {
     /// Pinned to the session's server: of several, only that one counts.
     connector: Connector,
     slot: SlotName,
-    look: Option<JoinHandle<bool>>,
+    look: Option<JoinHandle<Seen>>,
+    /// When the first of those looks began that nobody has answered.
+    unanswered_since: Option<Instant>,
+}
+
+/// What a look has shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// The server is there, or nothing can be told.
+    Nothing,
+    /// The server shuts down.
+    Shutdown,
+    /// Nobody answered within the time allowed.
+    Silence,
 }
 
 impl Watch {
@@ -32,12 +46,14 @@ impl Watch {
             connector,
             slot,
             look: None,
+            unanswered_since: None,
         }
     }
 
     /// The flow has taken a frame, and `durable` is the durable LSN after it.
     pub(super) fn frame_taken(&mut self, payload: &[u8], durable: Option<Lsn>, now: Instant) {
         self.signs.frame_taken(payload, durable, now);
+        self.unanswered_since = None;
     }
 
     /// Starts a look if one is due, given whether reading is paused.
@@ -46,15 +62,19 @@ impl Watch {
         if self.look.is_none() && self.signs.take_due(now) {
             let (connector, slot) = (self.connector.clone(), self.slot.clone());
             self.look = Some(tokio::spawn(async move {
-                let answer = postgres::is_shutting_down(&connector, &slot).await;
-                answer.unwrap_or_else(|error| {
-                    tracing::debug!(
-                        error = chain(&error),
-                        "cannot tell whether the server is shutting down"
-                    );
-                    false
-                })
+                match postgres::is_shutting_down(&connector, &slot).await {
+                    Ok(true) => Seen::Shutdown,
+                    Ok(false) => Seen::Nothing,
+                    Err(error) => {
+                        tracing::debug!(
+                            error = chain(&error),
+                            "cannot tell whether the server is shutting down"
+                        );
+                        seen_by(&error)
+                    }
+                }
             }));
+            self.unanswered_since.get_or_insert(now);
         }
     }
 
@@ -63,18 +83,37 @@ impl Watch {
         self.signs.deadline().filter(|_| self.look.is_none())
     }
 
-    /// Whether the server shuts down, once a look has told. Pending while none runs.
+    /// What a look has shown, once it is over. Pending while none runs.
     ///
     /// # Panics
     /// If the task panicked: half a relay must not live on.
-    pub(super) fn poll_look(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+    pub(super) fn poll_look(&mut self, cx: &mut Context<'_>) -> Poll<Seen> {
         let Some(look) = &mut self.look else {
             return Poll::Pending;
         };
-        let shutting_down = ready!(poll_task(look, cx));
+        let seen = ready!(poll_task(look, cx));
         self.look = None;
-        Poll::Ready(shutting_down)
+        if seen != Seen::Silence {
+            self.unanswered_since = None;
+        }
+        Poll::Ready(seen)
     }
+
+    /// For how long all looks have stayed without an answer.
+    pub(super) fn unanswered_for(&self, now: Instant) -> Duration {
+        self.unanswered_since
+            .map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+}
+
+/// A server that is there lets a new connection in or refuses it. Other errors say nothing of it: a name service that is
+/// away, no free descriptor.
+const fn seen_by(error: &Error) -> Seen {
+    let unanswered = matches!(
+        error,
+        Error::Deadline { .. } | Error::Unreachable(ConnectError::Deadline { .. })
+    );
+    if unanswered { Seen::Silence } else { Seen::Nothing }
 }
 
 impl Drop for Watch {

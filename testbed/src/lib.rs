@@ -29,6 +29,7 @@ mod rabbitmq;
 mod recorder;
 mod relay;
 mod relay_config;
+mod resources;
 pub mod scripted_broker;
 mod shared;
 mod topology;

@@ -13,9 +13,7 @@ use walrelay_testbed::{
     Relay, Signal, StopMode, TcpProxy, eventually, shared_postgres, shared_rabbitmq,
 };
 
-use crate::world::{
-    EXCHANGE, LONG, QUEUE, World, header, held_commit, insert_event, position, text, wal_end,
-};
+use crate::world::{EXCHANGE, LONG, QUEUE, World, header, held_commit, position, text, wal_end};
 use crate::writer::Writer;
 
 /// How many deliveries a fault waits for, so that it comes under load.
@@ -367,78 +365,6 @@ pub(crate) async fn wait_for_report(world: &World) -> Result<()> {
         reported.is_ok_and(|reported| reported == "true")
     };
     Ok(eventually("a status update", LONG, reported).await?)
-}
-
-/// I7: a clean stop between small transactions repeats nothing.
-#[tokio::test]
-async fn a_relay_stopped_and_started_under_load_repeats_nothing() -> Result<()> {
-    let world = World::new().await?;
-    let recorder = shared_recorder(&world).await?;
-    let mut relay = world.running().await?;
-    let writer = Writer::start(&world.database, &recorder);
-    for _ in 0..3 {
-        wait_for_more(&recorder).await?;
-        relay.terminate()?;
-        assert_eq!(relay.wait_exit(LONG).await?.code(), Some(0));
-        relay.start()?;
-    }
-    wait_for_more(&recorder).await?;
-
-    let mut written = writer.stop().await?;
-    // Whatever would come again comes before this one.
-    written.committed.push(insert_event(&world.client, 0).await?);
-    written.wait_delivered(&recorder).await?;
-    assert!(written.came_in_commit_order(&recorder));
-    assert_eq!(recorder.duplicates(), 0);
-    Ok(())
-}
-
-/// A relay whose broker has gone away with events in flight, and the way to the broker.
-async fn cut_off(world: &World, grace: &str) -> Result<(Relay, TcpProxy)> {
-    let mut broker = TcpProxy::start(world.vhost.port()).await?;
-    let relay = world
-        .relay()
-        .rabbitmq_uri(&world.vhost.uri_through(broker.port()));
-    let relay = relay.text("delivery.shutdown_grace", grace).start().await?;
-    broker.refuse().await;
-    broker.cut().await;
-    world.commit_events(10).await?;
-    wait_for_metric(&relay, "walrelay_in_flight_events", 10.0).await?;
-    Ok((relay, broker))
-}
-
-#[tokio::test]
-async fn a_stop_while_the_broker_is_down_ends_within_the_grace_and_loses_nothing() -> Result<()> {
-    let world = World::new().await?;
-    let recorder = world.recorder().await?;
-    let (mut relay, mut broker) = cut_off(&world, "1s").await?;
-
-    relay.terminate()?;
-    // The grace, a second for each side's good-bye, and what a busy machine takes.
-    let status = relay.wait_exit(Duration::from_secs(6)).await?;
-    assert_eq!(status.code(), Some(0));
-    assert_eq!(recorder.count(), 0);
-
-    broker.pass().await?;
-    relay.start()?;
-    recorder.wait_for_distinct(10, LONG).await?;
-    assert_eq!(recorder.duplicates(), 0);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_second_signal_ends_the_relay_at_once() -> Result<()> {
-    let world = World::new().await?;
-    let (mut relay, _broker) = cut_off(&world, "1h").await?;
-
-    relay.terminate()?;
-    relay
-        .wait_for_log("the first signal", LONG, |line| line.contains("\"stopping\""))
-        .await?;
-    assert!(relay.exit_status()?.is_none());
-    relay.signal(Signal::Interrupt)?;
-    relay.wait_exit(Duration::from_secs(5)).await?;
-    Ok(())
 }
 
 /// R8.

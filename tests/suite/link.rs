@@ -383,36 +383,25 @@ async fn a_broker_without_heartbeats_is_given_up_and_what_it_had_is_sent_again()
     scripted.acknowledged().await
 }
 
-/// Processor time of a process so far, in clock ticks of 10 ms.
-fn ticks(pid: u32) -> Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // Fields 14 and 15 of proc(5), counted from behind the name's closing bracket, which is field 2.
-    let (_, fields) = stat.rsplit_once(')').context("a name in brackets")?;
-    let fields: Vec<_> = fields.split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
-    Ok(field(14).context("utime")? + field(15).context("stime")?)
-}
-
 /// Nothing turns round and round: with both sides up, with a blocked broker and a message that waits, and with the
 /// broker away.
 #[tokio::test]
 async fn an_idle_relay_needs_next_to_no_processor() -> Result<()> {
     let (mut scripted, mut connection) = Scripted::start(|relay| relay).await?;
-    let pid = scripted.relay.pid()?;
-    let before = ticks(pid)?;
+    let before = scripted.relay.processor_ticks()?;
     connection.idle(2).await?;
-    let idle = ticks(pid)? - before;
+    let idle = scripted.relay.processor_ticks()? - before;
 
     connection.send(&answer::blocked("low on disk")).await?;
     scripted.relay.wait_not_ready(LONG).await?;
     scripted.commit(1, 1).await?;
-    let before = ticks(pid)?;
+    let before = scripted.relay.processor_ticks()?;
     connection.idle(2).await?;
-    let blocked = ticks(pid)? - before;
+    let blocked = scripted.relay.processor_ticks()? - before;
 
     drop(connection);
     drop(scripted.broker);
-    let before = ticks(pid)?;
+    let before = scripted.relay.processor_ticks()?;
     let attempts = scripted.relay.log_mark();
     let further = eventually_some("six attempts", LONG, || {
         let lines = scripted.relay.log();
@@ -423,7 +412,7 @@ async fn an_idle_relay_needs_next_to_no_processor() -> Result<()> {
         std::future::ready((tried.count() >= 5).then_some(()))
     });
     further.await?;
-    let away = ticks(pid)? - before;
+    let away = scripted.relay.processor_ticks()? - before;
     ensure!(
         idle <= 10 && blocked <= 10 && away <= 20,
         "clock ticks: {idle} idle, {blocked} blocked, {away} without a broker"
@@ -443,10 +432,10 @@ async fn a_held_event_under_a_pace_needs_next_to_no_processor() -> Result<()> {
         connection
             .send(&[answer::returned(&message, 1000), answer::ack(tag, false)].concat())
             .await?;
-        let before = ticks(scripted.relay.pid()?)?;
+        let before = scripted.relay.processor_ticks()?;
         // The probe comes after one second, then after two.
         assert_eq!(connection.published().await?, message);
-        let held = ticks(scripted.relay.pid()?)? - before;
+        let held = scripted.relay.processor_ticks()? - before;
         ensure!(held <= 10, "{held} clock ticks");
     }
     scripted.held("event_unroutable").await

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use tokio_postgres::Client;
 use walrelay_testbed::{
     Database, Keep, Postgres, PostgresOptions, RabbitMq, RabbitMqOptions, Recorder, Relay, RelayBuilder,
@@ -55,15 +55,19 @@ impl Stage {
         self.to_broker.cut().await;
     }
 
-    /// Stops the server, and says how many positions the relay reported meanwhile and how long it took.
-    pub(crate) async fn stop(&mut self, signal: Signal, relay: &Relay) -> Result<(f64, Duration)> {
-        let before = relay.metrics().await?.sum("walrelay_status_updates_total", &[]);
+    /// Stops the server, which the relay must neither hold up nor answer too often meanwhile.
+    pub(crate) async fn stop(&mut self, signal: Signal, relay: &Relay) -> Result<()> {
+        let before = metric(relay, "walrelay_status_updates_total").await?;
         let start = Instant::now();
         self.postgres.signal(signal)?;
         self.postgres.wait_stopped(SHUTDOWN).await?;
         let took = start.elapsed();
-        let after = relay.metrics().await?.sum("walrelay_status_updates_total", &[]);
-        Ok((after - before, took))
+        let updates = metric(relay, "walrelay_status_updates_total").await? - before;
+        ensure!(
+            updates < 20.0 * took.as_secs_f64().max(1.0),
+            "{updates} status updates in {took:?}"
+        );
+        Ok(())
     }
 
     /// The slot's confirmed and restart position, as byte positions.
@@ -112,8 +116,8 @@ async fn wait_for_metric(
     Ok(())
 }
 
-/// Stops the server by a fast shutdown while this many events wait for a broker that is down.
-async fn shut_down_while_events_wait(count: usize) -> Result<()> {
+/// Stops the server while this many events wait for a broker that is down.
+async fn shut_down_while_events_wait(signal: Signal, count: usize) -> Result<()> {
     let mut stage = Stage::new().await?;
     let recorder = stage.recorder().await?;
     let mut relay = stage.relay().set("delivery.max_in_flight", "100").start().await?;
@@ -126,11 +130,7 @@ async fn shut_down_while_events_wait(count: usize) -> Result<()> {
     .await?;
     let position = stage.slot().await?;
 
-    let (updates, took) = stage.stop(Signal::Interrupt, &relay).await?;
-    assert!(
-        updates < 20.0 * took.as_secs_f64().max(1.0),
-        "{updates} in {took:?}"
-    );
+    stage.stop(signal, &relay).await?;
     let down = relay
         .wait_readiness("the database to be down", LONG, |ready| {
             ready.json["database"]["state"] == "down"
@@ -151,12 +151,17 @@ async fn shut_down_while_events_wait(count: usize) -> Result<()> {
 
 #[tokio::test]
 async fn a_fast_shutdown_ends_though_a_full_window_waits_for_the_broker() -> Result<()> {
-    shut_down_while_events_wait(5000).await
+    shut_down_while_events_wait(Signal::Interrupt, 5000).await
 }
 
 #[tokio::test]
 async fn a_fast_shutdown_ends_though_a_few_events_wait_for_the_broker() -> Result<()> {
-    shut_down_while_events_wait(10).await
+    shut_down_while_events_wait(Signal::Interrupt, 10).await
+}
+
+#[tokio::test]
+async fn a_smart_shutdown_ends_though_a_full_window_waits_for_the_broker() -> Result<()> {
+    shut_down_while_events_wait(Signal::Terminate, 5000).await
 }
 
 #[tokio::test]
@@ -197,17 +202,18 @@ async fn a_smart_shutdown_waits_neither_for_the_active_relay_nor_for_the_standby
     Ok(())
 }
 
-/// A hundred megabytes of WAL that no event is in, from our database and from another one.
-async fn write_foreign_wal(stage: &Stage) -> Result<i64> {
+/// Some megabytes of WAL that no event is in, from our database and as many from another one.
+async fn write_foreign_wal(stage: &Stage, megabytes: usize) -> Result<i64> {
     for client in [
         stage.database.client().await?,
         stage.postgres.client("postgres").await?,
     ] {
+        // A thousand rows of a kilobyte each, and the WAL's own share on top.
         client
-            .batch_execute(
+            .batch_execute(&format!(
                 "create table if not exists noise (text text);
-                 insert into noise select repeat('x', 1000) from generate_series(1, 50000)",
-            )
+                 insert into noise select repeat('x', 1000) from generate_series(1, 1000 * {megabytes})",
+            ))
             .await?;
     }
     let client = stage.postgres.client("postgres").await?;
@@ -221,13 +227,24 @@ async fn write_foreign_wal(stage: &Stage) -> Result<i64> {
 
 #[tokio::test]
 async fn wal_without_events_is_acknowledged_unless_an_event_is_unsettled() -> Result<()> {
+    foreign_wal_is_acknowledged(50).await
+}
+
+#[tokio::test]
+#[ignore = "long"]
+async fn a_gigabyte_of_wal_without_events_is_acknowledged_unless_an_event_is_unsettled() -> Result<()> {
+    foreign_wal_is_acknowledged(512).await
+}
+
+async fn foreign_wal_is_acknowledged(megabytes: usize) -> Result<()> {
     const TEN_SECONDS: Duration = Duration::from_secs(10);
+    let written_at_least = i64::try_from(megabytes * 2_000_000)?;
     let stage = Stage::new().await?;
     let mut relay = stage.relay().start().await?;
     let (_, restart) = stage.slot().await?;
-    let written = write_foreign_wal(&stage).await?;
+    let written = write_foreign_wal(&stage, megabytes).await?;
     assert!(
-        written - restart > 100_000_000,
+        written - restart > written_at_least,
         "only {} bytes of WAL",
         written - restart
     );
@@ -252,7 +269,7 @@ async fn wal_without_events_is_acknowledged_unless_an_event_is_unsettled() -> Re
         })
         .await?;
     let before = stage.slot().await?;
-    let written = write_foreign_wal(stage).await?;
+    let written = write_foreign_wal(stage, megabytes).await?;
     wait_for_metric(&relay, "walrelay_received_lsn", LONG, |received| {
         received >= written as f64
     })
@@ -264,10 +281,10 @@ async fn wal_without_events_is_acknowledged_unless_an_event_is_unsettled() -> Re
     .await?;
     let (confirmed, restart) = stage.slot().await?;
     assert!(
-        confirmed < written - 100_000_000 && confirmed - before.0 < 1_000_000,
+        confirmed < written - written_at_least && confirmed - before.0 < 1_000_000,
         "{confirmed} {before:?}"
     );
-    assert!(restart < written - 100_000_000, "{restart} {written}");
+    assert!(restart < written - written_at_least, "{restart} {written}");
     Ok(())
 }
 
@@ -294,6 +311,16 @@ async fn a_long_silence_is_no_reason_to_reconnect() -> Result<()> {
 
 #[tokio::test]
 async fn the_session_outlives_a_blocked_broker_with_a_large_transaction_waiting() -> Result<()> {
+    session_outlives_a_blocked_broker(100_000).await
+}
+
+#[tokio::test]
+#[ignore = "long"]
+async fn the_session_outlives_a_blocked_broker_with_a_million_events_waiting() -> Result<()> {
+    session_outlives_a_blocked_broker(1_000_000).await
+}
+
+async fn session_outlives_a_blocked_broker(events: usize) -> Result<()> {
     let mut broker = RabbitMq::start(RabbitMqOptions::default()).await?;
     let stage = Stage::with(&broker).await?;
     let recorder = Recorder::keeping(&stage.vhost, QUEUE, Keep::Ids).await?;
@@ -303,7 +330,7 @@ async fn the_session_outlives_a_blocked_broker_with_a_large_transaction_waiting(
         .start()
         .await?;
     broker.raise_memory_alarm().await?;
-    commit_batch(&stage.database.client().await?, 100_000, "OrderCreated").await?;
+    commit_batch(&stage.database.client().await?, events, "OrderCreated").await?;
     relay
         .wait_readiness("the alarm", LONG, |ready| {
             ready.json["broker"]["cause"] == "broker_blocked"
@@ -322,7 +349,7 @@ async fn the_session_outlives_a_blocked_broker_with_a_large_transaction_waiting(
     assert!(!log.contains(" watch "), "{log}");
 
     broker.clear_memory_alarm().await?;
-    recorder.wait_for_distinct(100_000, 2 * LONG).await?;
+    recorder.wait_for_distinct(events, 10 * LONG).await?;
     assert_eq!(recorder.duplicates(), 0);
     assert_eq!(metric(&relay, "walrelay_sessions_total").await?, 1.0);
     Ok(())
@@ -342,6 +369,41 @@ async fn a_socket_to_postgresql_that_stalls_is_found_by_a_deadline() -> Result<(
         .await?;
     to_postgres.stall();
     commit_batch(&stage.database.client().await?, 10, "OrderCreated").await?;
+    found_silent(&mut relay).await?;
+    to_postgres.cut().await;
+    to_postgres.resume();
+    recorder.wait_for_distinct(10, LONG).await?;
+    Ok(())
+}
+
+/// Nothing is read then, so only new connections tell (R13).
+#[tokio::test]
+async fn a_socket_to_postgresql_that_stalls_while_reading_is_paused_is_found_too() -> Result<()> {
+    let mut stage = Stage::new().await?;
+    let recorder = stage.recorder().await?;
+    let to_postgres = TcpProxy::start(stage.postgres.port()).await?;
+    let mut relay = stage
+        .relay()
+        .postgres_url(&stage.database.url_through(to_postgres.port()))
+        .text("postgres.wal_sender_timeout", "1s")
+        .text("postgres.status_interval", "200ms")
+        .set("delivery.max_in_flight", "10")
+        .start()
+        .await?;
+    stage.broker_down().await;
+    commit_batch(&stage.database.client().await?, 100, "OrderCreated").await?;
+    wait_for_metric(&relay, "walrelay_in_flight_events", LONG, |events| events == 10.0).await?;
+    to_postgres.stall();
+    found_silent(&mut relay).await?;
+    to_postgres.cut().await;
+    to_postgres.resume();
+    stage.to_broker.pass().await?;
+    recorder.wait_for_distinct(100, LONG).await?;
+    assert_eq!(recorder.duplicates(), 0);
+    Ok(())
+}
+
+async fn found_silent(relay: &mut Relay) -> Result<()> {
     let silent = relay
         .wait_readiness("a silent database", LONG, |ready| {
             ready.json["database"]["state"] == "down"
@@ -352,8 +414,5 @@ async fn a_socket_to_postgresql_that_stalls_is_found_by_a_deadline() -> Result<(
         "{}",
         silent.text
     );
-    to_postgres.cut().await;
-    to_postgres.resume();
-    recorder.wait_for_distinct(10, LONG).await?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tokio::task::JoinHandle;
-use walrelay_testbed::{Recorder, Relay};
+use walrelay_testbed::{Recorder, Relay, RelayBuilder, TcpProxy, eventually_some};
 
 use crate::shutdown::Stage;
 use crate::world::{LONG, insert_event};
@@ -26,18 +26,20 @@ async fn wait_for_role(relay: &mut Relay, role: &str, deadline: Duration) -> Res
     Ok(())
 }
 
-/// An active relay and a standby, with a take-over time of two seconds.
+/// A relay with a take-over time of two seconds.
+fn builder(stage: &Stage) -> RelayBuilder {
+    stage
+        .relay()
+        .text("postgres.wal_sender_timeout", "2s")
+        .text("postgres.status_interval", "500ms")
+        .set("delivery.max_in_flight", &WINDOW.to_string())
+}
+
+/// An active relay and a standby.
 async fn pair(stage: &Stage) -> Result<(Relay, Relay)> {
-    let relay = || {
-        stage
-            .relay()
-            .text("postgres.wal_sender_timeout", "2s")
-            .text("postgres.status_interval", "500ms")
-            .set("delivery.max_in_flight", &WINDOW.to_string())
-    };
-    let mut active = relay().start().await?;
+    let mut active = builder(stage).start().await?;
     wait_for_role(&mut active, "active", LONG).await?;
-    let mut standby = relay().build()?;
+    let mut standby = builder(stage).build()?;
     standby.start()?;
     wait_for_role(&mut standby, "standby", LONG).await?;
     Ok((active, standby))
@@ -142,6 +144,84 @@ async fn a_frozen_relay_is_followed_and_becomes_the_standby_when_it_wakes_up() -
     standby.terminate()?;
     assert_eq!(standby.wait_exit(LONG).await?.code(), Some(0));
     wait_for_role(&mut frozen, "active", Duration::from_secs(2)).await?;
+    Ok(())
+}
+
+/// R8: the one that finds the slot free a moment too late waits on, and the server's log stays quiet.
+#[tokio::test]
+async fn of_two_standbys_exactly_one_follows_a_killed_relay() -> Result<()> {
+    let stage = Stage::new().await?;
+    let recorder = stage.recorder().await?;
+    let (mut active, first) = pair(&stage).await?;
+    let mut second = builder(&stage).build()?;
+    second.start()?;
+    wait_for_role(&mut second, "standby", LONG).await?;
+    let writer = Writer::start(&stage).await?;
+    let mut standbys = [first, second];
+    for deaths in 1..=2 {
+        let reached = recorder.count();
+        recorder.wait_for(reached + 300, LONG).await?;
+        active.kill().await?;
+        let winner = eventually_some("one to take over", Duration::from_secs(2), async || {
+            let roles = [role(&standbys[0]).await, role(&standbys[1]).await];
+            roles.iter().position(|role| role == "active")
+        })
+        .await?;
+        let reached = recorder.count();
+        recorder.wait_for(reached + 300, LONG).await?;
+        assert_eq!(role(&standbys[1 - winner]).await, "standby");
+        // At most one start that came too late for each death.
+        let refused = stage.postgres.log().matches("is active for PID").count();
+        assert!(refused <= deaths, "{refused} refusals");
+        // The dead one comes back as a standby, and the winner is the next to die.
+        active.start()?;
+        wait_for_role(&mut active, "standby", LONG).await?;
+        std::mem::swap(&mut active, &mut standbys[winner]);
+    }
+    let committed = writer.stop().await?;
+    assert_delivered_in_order(&recorder, &committed).await?;
+    assert!(recorder.duplicates() <= 4 * WINDOW, "{}", recorder.duplicates());
+    Ok(())
+}
+
+async fn role(relay: &Relay) -> String {
+    let ready = relay.ready().await;
+    ready.map_or_else(
+        |_| String::new(),
+        |ready| ready.json["role"].as_str().unwrap_or_default().to_owned(),
+    )
+}
+
+/// The way to the database is dead both ways, without an end of any connection; the broker is still there.
+#[tokio::test]
+async fn a_relay_that_the_network_cuts_off_is_followed_and_becomes_the_standby() -> Result<()> {
+    let stage = Stage::new().await?;
+    let recorder = stage.recorder().await?;
+    let to_postgres = TcpProxy::start(stage.postgres.port()).await?;
+    let url = stage.database.url_through(to_postgres.port());
+    let mut cut_off = builder(&stage).postgres_url(&url).start().await?;
+    wait_for_role(&mut cut_off, "active", LONG).await?;
+    let mut standby = builder(&stage).build()?;
+    standby.start()?;
+    wait_for_role(&mut standby, "standby", LONG).await?;
+    let writer = Writer::start(&stage).await?;
+    recorder.wait_for(500, LONG).await?;
+
+    to_postgres.stall();
+    // The take-over time and two seconds.
+    wait_for_role(&mut standby, "active", Duration::from_secs(4)).await?;
+    let reached = recorder.count();
+    recorder.wait_for(reached + 500, LONG).await?;
+    cut_off.wait_not_ready(LONG).await?;
+
+    to_postgres.cut().await;
+    to_postgres.resume();
+    wait_for_role(&mut cut_off, "standby", LONG).await?;
+    let reached = recorder.count();
+    recorder.wait_for(reached + 500, LONG).await?;
+    let committed = writer.stop().await?;
+    assert_delivered_in_order(&recorder, &committed).await?;
+    assert!(recorder.duplicates() <= 2 * WINDOW, "{}", recorder.duplicates());
     Ok(())
 }
 

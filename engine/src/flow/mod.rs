@@ -300,15 +300,28 @@ impl Flow {
     }
 
     /// Whether a stopping flow has nothing left to do: no open transaction and nothing in flight, retries
-    /// included.
+    /// included; or nothing but what a held event stands before, which the next relay tries again.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        // A retry that is not sent waits for the next relay; what came of one that was can be recorded in a session only.
-        self.window.unsettled() == 0
-            && self
-                .session
-                .as_ref()
-                .is_none_or(|session| !session.ledger.is_open() && !self.retries.is_in_flight())
+        let Some(session) = &self.session else {
+            // What would still be confirmed could not be reported, so it would only come twice.
+            return true;
+        };
+        // A retry that is not sent waits for the next relay; what came of one that was is recorded in this session.
+        if self.retries.is_in_flight() || self.confirms.outstanding() > 0 || self.window.setting_aside() > 0 {
+            return false;
+        }
+        if self.window.failed() > 0 {
+            return self.window.oldest_sendable().is_none_or(|(_, failed)| failed);
+        }
+        self.window.unsettled() == 0 && !session.ledger.is_open()
+    }
+
+    /// The commit LSN of the transaction that the session is in the middle of.
+    #[must_use]
+    pub fn open_commit(&self) -> Option<Lsn> {
+        let transaction = self.session.as_ref()?.stream.transaction_key()?;
+        Some(transaction.commit_lsn)
     }
 
     /// Whether the stream may be read: no frame waits for room.

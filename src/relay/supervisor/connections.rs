@@ -1,6 +1,6 @@
 //! What follows when a connection is made, lost or given up.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use walrelay_engine::flow::{LogIdentity, StreamError};
 
@@ -10,7 +10,7 @@ use crate::postgres::Replication;
 use crate::rabbitmq::{BrokerError, Link};
 use crate::relay::faults;
 use crate::relay::status::Role;
-use crate::relay::watch::Watch;
+use crate::relay::watch::{Seen, Watch};
 
 /// Why a link is given up together with what was read from another log.
 const OTHER_LOG: &str = "the database is another one than before";
@@ -39,6 +39,7 @@ impl Relay {
             timeline: identity.timeline,
         };
         if self.flow.session_started(identity, now) {
+            self.struck.forget_position();
             self.drop_outdated_link(OTHER_LOG, now);
         }
         let slot = self.settings.database.source.slot.clone();
@@ -67,6 +68,24 @@ impl Relay {
         self.status.send_modify(|status| status.risks = risks);
     }
 
+    /// A look for a shutdown is over; for `silence` none has been answered. While reading is paused they tell what the
+    /// stream cannot: that the server goes (R13), or that nobody is there.
+    pub(super) fn looked(&mut self, seen: Seen, silence: Duration, now: Instant) {
+        let limit = self.settings.flow.silence_timeout;
+        let (kind, message) = match seen {
+            Seen::Shutdown => (
+                FaultKind::DatabaseRestarting,
+                "the server shuts down, and not everything is confirmed".to_owned(),
+            ),
+            Seen::Silence if silence >= limit => (
+                FaultKind::DatabaseSilent,
+                format!("PostgreSQL answered no new connection for {limit:?} while reading was paused"),
+            ),
+            Seen::Silence | Seen::Nothing => return,
+        };
+        self.fail_session(Fault { kind, message }, now);
+    }
+
     pub(super) fn link_opened(&mut self, result: Result<Link, Fault>, now: Instant) {
         let link = match result {
             Ok(link) => link,
@@ -87,6 +106,7 @@ impl Relay {
             );
         }
         self.flow.link_up(link.frame_max(), link.max_message_bytes(), now);
+        self.struck.link_opened(&self.flow);
         self.broker.opened(link, now);
         self.status.send_modify(|status| status.links += 1);
     }
@@ -103,6 +123,9 @@ impl Relay {
         self.note_halt(fault.kind);
         self.status
             .send_modify(|status| status.database_failures.count(fault.kind));
+        if self.database.up().is_some() {
+            self.struck.session_failed(&self.flow);
+        }
         self.flow.session_lost();
         self.errands.stream_lost();
         self.care.stream_lost();

@@ -254,6 +254,46 @@ fn stopping_takes_no_new_transaction_but_finishes_the_open_one() {
     );
 }
 
+/// R9: what is on its way may still be delivered; what stands behind a held event waits for the next relay.
+#[test]
+fn stopping_waits_for_what_was_sent_but_not_for_a_held_event() {
+    let mut rig = Rig::small();
+    rig.transaction(100, 3);
+    rig.flow.stop();
+    rig.publish_one();
+    rig.publish_one();
+    rig.nack(1);
+    assert!(!rig.flow.is_drained(), "one is unanswered");
+    rig.ack(2);
+    assert!(rig.flow.is_drained());
+    assert_eq!(rig.publish(), []);
+    assert_eq!(rig.durable(), 0);
+}
+
+#[test]
+fn stopping_waits_for_what_may_be_sent_before_an_event_that_never_can() {
+    let mut rig = Rig::small();
+    rig.take(&begin(100, 1));
+    rig.take(&OutboxRow::new("a").insert());
+    rig.take(&OutboxRow::invalid("b").insert());
+    rig.flow.stop();
+    assert!(!rig.flow.is_drained());
+    assert_eq!(rig.publish(), [(100, 0)]);
+    assert!(!rig.flow.is_drained());
+    rig.ack_all();
+    assert!(rig.flow.is_drained(), "though the transaction is open");
+}
+
+#[test]
+fn stopping_without_a_session_waits_for_nothing() {
+    let mut rig = Rig::small();
+    rig.transaction(100, 2);
+    rig.publish_one();
+    rig.flow.stop();
+    rig.flow.session_lost();
+    assert!(rig.flow.is_drained());
+}
+
 /// R2: nothing is reported before this session has received something.
 #[test]
 fn a_new_session_reports_0_until_it_has_received_something() {
