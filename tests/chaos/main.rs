@@ -1,0 +1,84 @@
+//! The chaos run: writers, a relay behind proxies, and everything that can break on real servers, by a seed; then a
+//! checker judges what was delivered.
+//!
+//! The fixed seeds are short and run with every test run; `scripts/chaos --seed N --minutes M` makes long ones. A seed
+//! fixes what is written and what is broken for how long; it does not fix the moment in which that meets the relay.
+
+mod checker;
+mod faults;
+mod history;
+mod journal;
+mod report;
+mod run;
+mod schedule;
+mod stage;
+mod writers;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::sync::{Mutex, OnceCell};
+
+use checker::Verdict;
+use run::Length;
+use schedule::Settings;
+use stage::Servers;
+
+/// How many rounds of faults a fixed seed gets.
+const ROUNDS: usize = 3;
+
+/// Runs a seed and judges it.
+async fn prove(settings: Settings, length: Length) -> Result<()> {
+    static SERVERS: OnceCell<Mutex<Servers>> = OnceCell::const_new();
+    let servers = SERVERS.get_or_try_init(async || anyhow::Ok(Mutex::new(Servers::start().await?)));
+    let mut servers = servers.await?.lock().await;
+    let minutes = match length {
+        Length::Time(time) => time.as_secs_f64() / 60.0,
+        Length::Rounds(_) => 1.0,
+    };
+    let replay = report::replay(&settings, minutes);
+    eprintln!("seed {}; again by: {replay}", settings.seed);
+    let history = run::run(settings, length, &mut servers).await?;
+    let verdict = Verdict::of(&history);
+    eprint!("\n{}", report::table(&history, &verdict));
+    if !verdict.violations.is_empty() {
+        eprint!("\n{}", report::rounds(&history));
+    }
+    eprintln!("\nagain by: {replay}");
+    ensure!(
+        verdict.violations.is_empty(),
+        "seed {} has failed: {} violations, the first is: {}",
+        settings.seed,
+        verdict.violations.len(),
+        verdict.violations[0]
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_is_lost_or_out_of_order_with_seed_1() -> Result<()> {
+    prove(Settings::of(1, None), Length::Rounds(ROUNDS)).await
+}
+
+#[tokio::test]
+async fn nothing_is_lost_or_out_of_order_with_seed_2() -> Result<()> {
+    prove(Settings::of(2, None), Length::Rounds(ROUNDS)).await
+}
+
+#[tokio::test]
+async fn nothing_is_lost_or_out_of_order_with_seed_3() -> Result<()> {
+    prove(Settings::of(3, None), Length::Rounds(ROUNDS)).await
+}
+
+#[tokio::test]
+#[ignore = "as long as one wants: run by scripts/chaos"]
+async fn nothing_is_lost_or_out_of_order_in_a_long_run() -> Result<()> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let seed = variable("WALRELAY_CHAOS_SEED").context("WALRELAY_CHAOS_SEED is not set")?;
+    let minutes = variable("WALRELAY_CHAOS_MINUTES").context("WALRELAY_CHAOS_MINUTES is not set")?;
+    let strict = variable("WALRELAY_CHAOS_ORDERING").map(|ordering| ordering == "strict");
+    let mut settings = Settings::of(seed.parse().context("a seed")?, strict);
+    settings.large = 100_000;
+    let time = Duration::try_from_secs_f64(60.0 * minutes.parse::<f64>()?).context("minutes")?;
+    prove(settings, Length::Time(time)).await
+}
