@@ -178,8 +178,11 @@ impl Instance {
 /// belongs into [`Settings`] and here.
 fn relay(settings: &Settings) -> RelayBuilder {
     let seconds = |seconds| format!("{}s", patience(Duration::from_secs(seconds)).as_secs());
-    let level = std::env::var("WALRELAY_CHAOS_LOG").unwrap_or_else(|_unset| "info".to_owned());
-    RelayBuilder::new(env!("CARGO_BIN_EXE_walrelay"))
+    let variable = |name: &str| std::env::var(name).ok();
+    let level = variable("WALRELAY_CHAOS_LOG").unwrap_or_else(|| "info".to_owned());
+    let binary =
+        variable("WALRELAY_CHAOS_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_walrelay").to_owned());
+    RelayBuilder::new(binary)
         .text("postgres.wal_sender_timeout", &seconds(4))
         .text("postgres.status_interval", "500ms")
         .text("postgres.guard_interval", "2s")
