@@ -1,5 +1,7 @@
 //! A run: round after round of faults under load, then everything is mended, delivered and judged.
 
+use std::collections::HashMap;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -7,7 +9,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 use walrelay_testbed::{Keep, Recorder, eventually};
 
-use crate::history::{History, Round};
+use crate::history::{Committed, History, Round};
 use crate::journal::{Journal, Marker, flushed};
 use crate::schedule::{Fault, Settings};
 use crate::stage::{GRACE, LONG, QUEUE, STREAM, Servers, Stage};
@@ -71,7 +73,7 @@ impl Stage<'_> {
         let mut rounds = Vec::new();
         for faults in self.settings.rounds() {
             tokio::time::sleep(CALM).await;
-            let (round, caught_up) = self.round(&faults).await?;
+            let (round, caught_up) = self.round(&faults, journal).await?;
             let names: Vec<&str> = faults.iter().map(|fault| fault.kind.name()).collect();
             eprintln!(
                 "{:7.1} s  round {}: {}; caught up after {:.1} s; {} of {} events delivered",
@@ -96,7 +98,7 @@ impl Stage<'_> {
     }
 
     /// One round, and whether delivery has caught up after it.
-    async fn round(&self, faults: &[Fault]) -> Result<(Round, bool)> {
+    async fn round(&self, faults: &[Fault], journal: &Journal) -> Result<(Round, bool)> {
         let links = self.links().await;
         let began = self.now();
         let mut round = Round {
@@ -114,7 +116,7 @@ impl Stage<'_> {
             .faults
             .extend([first?, second?, third?].into_iter().flatten());
         round.mended = self.now();
-        let caught_up = self.catch_up().await;
+        let caught_up = self.catch_up(journal).await;
         round.caught_up = self.now();
         round.links = self.links().await - links;
         if let Err(error) = &caught_up {
@@ -128,20 +130,25 @@ impl Stage<'_> {
 
     /// Waits until what is committed now is acknowledged, and then what is committed by then: whatever the faults
     /// have thrown back was in flight before.
-    async fn catch_up(&self) -> Result<()> {
+    async fn catch_up(&self, journal: &Journal) -> Result<()> {
         for _ in 0..2 {
             let client = self
                 .insist("the database", async || Ok(self.database.client().await?))
                 .await?;
-            let goal = wal_end(&client).await?;
-            let reached = async || {
-                flushed(&client, &self.slot())
-                    .await
-                    .is_ok_and(|flushed| flushed >= goal)
-            };
-            eventually(&format!("the slot to reach {goal:X}"), LONG, reached).await?;
+            self.acknowledged(&client, journal).await?;
         }
         Ok(())
+    }
+
+    /// Waits until everything that is committed has been acknowledged.
+    async fn acknowledged(&self, client: &Client, journal: &Journal) -> Result<()> {
+        let goal = wal_end(client).await?;
+        let reached = async || {
+            let flushed = flushed(client, &self.slot()).await;
+            flushed.is_ok_and(|flushed| flushed >= goal)
+        };
+        let what = format!("the slot to reach {goal:X}");
+        while_it_moves(&what, journal, reached).await
     }
 
     /// Waits until everything has come everywhere. What does not come is for the verdict.
@@ -150,23 +157,18 @@ impl Stage<'_> {
         client: &Client,
         journal: &Journal,
         queue: &Recorder,
-        committed: &std::collections::HashMap<Uuid, crate::history::Committed>,
+        committed: &HashMap<Uuid, Committed>,
     ) -> Result<()> {
         let all =
             async || journal.distinct() >= committed.len() as u64 && journal.missing(committed.keys()) == 0;
-        let stream = eventually("everything in the stream", LONG, all).await;
+        let stream = while_it_moves("everything in the stream", journal, all).await;
         let queue = queue.wait_for_distinct(committed.len(), LONG).await;
-        for error in [stream, queue].into_iter().filter_map(Result::err) {
-            self.complain(format!("{error}{}", self.states().await));
-        }
-        let goal = wal_end(client).await?;
-        let reached = async || {
-            flushed(client, &self.slot())
-                .await
-                .is_ok_and(|flushed| flushed >= goal)
-        };
-        if let Err(error) = eventually("the slot to reach the end", LONG, reached).await {
-            self.complain(format!("{error}{}", self.states().await));
+        let acknowledged = self.acknowledged(client, journal).await;
+        for error in [stream, queue.map_err(anyhow::Error::from), acknowledged]
+            .into_iter()
+            .filter_map(Result::err)
+        {
+            self.complain(format!("{error:#}{}", self.states().await));
         }
         Ok(())
     }
@@ -211,10 +213,21 @@ impl Stage<'_> {
     async fn write_logs(&self) -> Result<()> {
         for (number, instance) in self.instances.iter().enumerate() {
             let name = format!("chaos-seed-{}-relay-{}.log", self.settings.seed, number + 1);
-            let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+            let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
             std::fs::write(path, instance.relay.lock().await.log().join("\n"))?;
         }
         Ok(())
+    }
+}
+
+/// Waits for a condition as long as events go on coming: how many there are to come depends on the machine.
+async fn while_it_moves(what: &str, journal: &Journal, condition: impl AsyncFn() -> bool) -> Result<()> {
+    loop {
+        let before = journal.distinct();
+        match eventually(what, LONG, async || condition().await).await {
+            Err(_) if journal.distinct() > before => {}
+            reached => return Ok(reached?),
+        }
     }
 }
 

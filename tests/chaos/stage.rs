@@ -134,12 +134,21 @@ impl<'a> Stage<'a> {
         lock(&self.complaints).push(text);
     }
 
-    /// Writes down how much memory a relay has needed, before its process ends.
+    /// Writes down how much memory a relay has needed so far.
     pub(crate) fn note_peak(&self, relay: &Relay) {
         // A process that has ended has none.
         if let Ok(kib) = relay.peak_rss_kib() {
             lock(&self.peaks).push(kib);
         }
+    }
+
+    /// Writes down what is to be known of a relay that is about to be ended: nobody else may have done that.
+    pub(crate) fn note_end(&self, relay: &mut Relay) -> Result<()> {
+        self.note_peak(relay);
+        if let Some(status) = relay.exit_status()? {
+            self.complain(format!("a relay had ended by itself: {status}"));
+        }
+        Ok(())
     }
 
     /// The complaints and the peaks so far.
