@@ -82,11 +82,8 @@ impl Stage<'_> {
                 }
             }
             Kind::BrokerLinkHalfClosed | Kind::DatabaseLinkHalfClosed => {
-                let direction = match fault.detail % 2 {
-                    0 => Direction::ToServer,
-                    _ => Direction::ToClient,
-                };
-                self.link(fault).lock().await.half_close(direction);
+                let [first, _] = directions(fault);
+                self.link(fault).lock().await.half_close(first);
             }
             Kind::BrokerLinkDelayed | Kind::DatabaseLinkDelayed => {
                 let by = Duration::from_millis(u64::from(5 + fault.detail % 300));
@@ -128,13 +125,14 @@ impl Stage<'_> {
             | Kind::DatabaseLinkRefused
             | Kind::DatabaseLinkStalled
             | Kind::DatabaseLinkDelayed => self.link(fault).lock().await.pass().await?,
+            // Once more: the next connection may just have begun to work.
+            Kind::BrokerLinkCut | Kind::DatabaseLinkCut => self.link(fault).lock().await.cut().await,
+            Kind::BrokerLinkHalfClosed | Kind::DatabaseLinkHalfClosed => {
+                let [_, second] = directions(fault);
+                self.link(fault).lock().await.half_close(second);
+            }
             // Over as soon as done.
-            Kind::ConnectionsClosed
-            | Kind::WalsenderTerminated
-            | Kind::BrokerLinkCut
-            | Kind::BrokerLinkHalfClosed
-            | Kind::DatabaseLinkCut
-            | Kind::DatabaseLinkHalfClosed => {}
+            Kind::ConnectionsClosed | Kind::WalsenderTerminated => {}
         }
         Ok(())
     }
@@ -205,4 +203,13 @@ impl Stage<'_> {
         }
         Ok(())
     }
+}
+
+/// Which way is closed first, and which way the second time.
+fn directions(fault: Fault) -> [Direction; 2] {
+    let way = |bit: u32| match fault.detail >> bit & 1 {
+        0 => Direction::ToServer,
+        _ => Direction::ToClient,
+    };
+    [way(0), way(1)]
 }

@@ -92,7 +92,8 @@ async fn nothing_is_lost_or_out_of_order_in_a_long_run() -> Result<()> {
     let minutes = variable("WALRELAY_CHAOS_MINUTES").context("WALRELAY_CHAOS_MINUTES is not set")?;
     let strict = variable("WALRELAY_CHAOS_ORDERING").map(|ordering| ordering == "strict");
     let mut settings = Settings::of(seed.parse().context("a seed")?, strict);
-    settings.large = 100_000;
     let time = Duration::try_from_secs_f64(60.0 * minutes.parse::<f64>()?).context("minutes")?;
+    // What takes a while to deliver would leave a short run little time for faults.
+    settings.large = u32::try_from(300 * time.as_secs())?.clamp(settings.large, 200_000);
     prove(settings, Length::Time(time)).await
 }

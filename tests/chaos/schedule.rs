@@ -83,17 +83,17 @@ kinds! {
     WalsenderTerminated, Database, "walsender terminated", 0..1;
     RelayKilled, Relay, "relay killed", 0..1500;
     RelayStopped, Relay, "relay stopped", 0..1500;
-    RelayFrozen, Relay, "relay frozen", 200..5000;
-    BrokerLinkCut, BrokerLink, "link to broker cut", 0..1;
+    RelayFrozen, Relay, "relay frozen", 200..6000;
+    BrokerLinkCut, BrokerLink, "link to broker cut", 0..1500;
     BrokerLinkRefused, BrokerLink, "link to broker refused", 200..3000;
     BrokerLinkStalled, BrokerLink, "link to broker stalled", 200..6000;
-    BrokerLinkHalfClosed, BrokerLink, "link to broker half-closed", 0..1;
+    BrokerLinkHalfClosed, BrokerLink, "link to broker half-closed", 0..1500;
     BrokerLinkDelayed, BrokerLink, "link to broker delayed", 500..3000;
     AcksSwallowed, BrokerLink, "acks swallowed", 100..1500;
-    DatabaseLinkCut, DatabaseLink, "link to database cut", 0..1;
+    DatabaseLinkCut, DatabaseLink, "link to database cut", 0..1500;
     DatabaseLinkRefused, DatabaseLink, "link to database refused", 200..3000;
     DatabaseLinkStalled, DatabaseLink, "link to database stalled", 200..5000;
-    DatabaseLinkHalfClosed, DatabaseLink, "link to database half-closed", 0..1;
+    DatabaseLinkHalfClosed, DatabaseLink, "link to database half-closed", 0..1500;
     DatabaseLinkDelayed, DatabaseLink, "link to database delayed", 500..3000;
 }
 

@@ -192,7 +192,7 @@ fn relay(settings: &Settings) -> RelayBuilder {
     let binary =
         variable("WALRELAY_CHAOS_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_walrelay").to_owned());
     RelayBuilder::new(binary)
-        .text("postgres.wal_sender_timeout", &seconds(4))
+        .text("postgres.wal_sender_timeout", &seconds(3))
         .text("postgres.status_interval", "500ms")
         .text("postgres.guard_interval", "2s")
         .text("rabbitmq.heartbeat", &seconds(4))
