@@ -5,6 +5,8 @@
 //! the first time behind a mark whose position lies beyond its commit was therefore acknowledged while no broker had
 //! it. Delays of marks, of the reader and of the broker only make the check weaker, never wrong.
 //!
+//! Dead letters are the exception to order, positions and repetition; in the end they have to be delivered all the same.
+//!
 //! **Times.** A delivery was stored after the last mark before it was known, and before it was read. It is blamed for
 //! coming at a wrong time only if this whole span lies outside of every round.
 //!
@@ -160,6 +162,9 @@ impl Verdict {
                 if (first.commit_lsn, first.tx_seq) != position {
                     self.violations.push(Violation::TwoPositions(id));
                 }
+                if history.dead_letters.contains(&id) {
+                    continue;
+                }
                 self.figures.duplicates += 1;
                 match round.and_then(|round| repeated.get_mut(round)) {
                     Some(repeated) => repeated.push(*first),
@@ -172,6 +177,10 @@ impl Verdict {
             let stall = delivery.read.saturating_sub(newest_at);
             self.figures.longest_stall = self.figures.longest_stall.max(stall);
             newest_at = delivery.read;
+            // The database has it: it may be acknowledged, and comes when it is asked for.
+            if history.dead_letters.contains(&id) {
+                continue;
+            }
             if flushed > delivery.commit_lsn {
                 self.violations
                     .push(Violation::AcknowledgedBefore { id, flushed });

@@ -18,6 +18,8 @@ pub(crate) struct History {
     pub(crate) committed: HashMap<Uuid, Committed>,
     /// What was written and rolled back, to a savepoint or as a whole.
     pub(crate) rolled_back: HashSet<Uuid>,
+    /// What was set aside for a while, and delivered on request: it may come late, and once more.
+    pub(crate) dead_letters: HashSet<Uuid>,
     /// The stream that takes every message, in the order in which the broker stored them.
     pub(crate) stream: Vec<Entry>,
     /// What reached the queue beside the stream.

@@ -56,8 +56,8 @@ async fn prove(settings: Settings, length: Length) -> Result<()> {
     Ok(())
 }
 
-/// Together they see every kind of fault, both orders, and a standby.
-const SEEDS: [u64; 3] = [244, 923, 1411];
+/// Together they see every kind of fault, both orders, a standby and dead letters.
+const SEEDS: [u64; 3] = [6, 8_633, 14_104];
 
 #[tokio::test]
 async fn nothing_is_lost_or_out_of_order_with_the_first_seed() -> Result<()> {
@@ -75,13 +75,18 @@ async fn nothing_is_lost_or_out_of_order_with_the_third_seed() -> Result<()> {
 }
 
 #[test]
-fn the_fixed_seeds_see_every_kind_of_fault_both_orders_and_a_standby() {
+fn the_fixed_seeds_see_every_kind_of_fault_both_orders_a_standby_and_dead_letters() {
     let runs = SEEDS.map(|seed| Settings::of(seed, None));
-    let rounds = runs.iter().flat_map(|run| run.rounds().take(ROUNDS));
-    let seen: HashSet<Kind> = rounds.flatten().map(|fault| fault.kind).collect();
+    let kinds = |run: &Settings| -> HashSet<Kind> {
+        let faults = run.rounds().take(ROUNDS).flatten();
+        faults.map(|fault| fault.kind).collect()
+    };
+    let seen: HashSet<Kind> = runs.iter().flat_map(kinds).collect();
     assert_eq!(seen.len(), Kind::ALL.len());
     assert!(runs.iter().any(|run| run.strict) && runs.iter().any(|run| !run.strict));
     assert!(runs.iter().any(|run| run.standby) && runs.iter().any(|run| !run.standby));
+    let sets_aside = |run: &Settings| run.dead_letters && kinds(run).contains(&Kind::BindingRemoved);
+    assert!(runs.iter().any(sets_aside));
 }
 
 #[tokio::test]

@@ -41,6 +41,7 @@ pub(crate) fn table(history: &History, verdict: &Verdict) -> String {
         ),
         ("lost", figures.lost.to_string()),
         ("rolled back", history.rolled_back.len().to_string()),
+        ("dead letters", history.dead_letters.len().to_string()),
         ("duplicates", figures.duplicates.to_string()),
         ("longest stall", seconds(figures.longest_stall)),
         ("longest recovery", seconds(recovery.unwrap_or_default())),
@@ -111,10 +112,15 @@ fn run(history: &History) -> String {
         "one relay"
     };
     format!(
-        "{}, {ordering}, window {}, {relays}, stream and {:?} queue",
+        "{}, {ordering}, window {}, {relays}, stream and {:?} queue, unroutable: {}",
         seconds(history.lasted),
         settings.window,
-        settings.queue
+        settings.queue,
+        if settings.dead_letters {
+            "dead letter"
+        } else {
+            "hold"
+        }
     )
 }
 

@@ -13,7 +13,7 @@ use crate::history::{Committed, History, Round};
 use crate::journal::{Journal, Marker, flushed};
 use crate::schedule::{Fault, Settings};
 use crate::stage::{GRACE, LONG, QUEUE, STREAM, Servers, Stage};
-use crate::writers::{Writers, committed, prepare};
+use crate::writers::{Writers, committed, dead_letters, prepare};
 
 /// Nothing is broken for so long after each round: what comes twice then has no excuse.
 const CALM: Duration = Duration::from_millis(1000);
@@ -45,6 +45,7 @@ pub(crate) async fn run(settings: Settings, length: Length, servers: &mut Server
     let client = stage.database.client().await?;
     let committed = committed(&client).await?;
     stage.drain(&client, &journal, &queue, &committed).await?;
+    let dead_letters = dead_letters(&client).await?;
     stage.stop_relays().await?;
     let (stream, strange) = journal.take();
     strange.into_iter().for_each(|text| stage.complain(text));
@@ -59,6 +60,7 @@ pub(crate) async fn run(settings: Settings, length: Length, servers: &mut Server
         settings,
         committed,
         rolled_back,
+        dead_letters,
         stream,
         queue,
         rounds,
@@ -105,6 +107,8 @@ impl Stage<'_> {
             began,
             ..Round::default()
         };
+        // They are on their way when the faults strike.
+        self.retry_dead_letters().await?;
         let [first, second, third] = [0, 1, 2].map(|place| faults.get(place).copied());
         let carry_out = async |fault: Option<Fault>| match fault {
             Some(fault) => self.carry_out(fault).await.map(Some),
@@ -159,6 +163,7 @@ impl Stage<'_> {
         queue: &Recorder,
         committed: &HashMap<Uuid, Committed>,
     ) -> Result<()> {
+        self.retry_dead_letters().await?;
         let all =
             async || journal.distinct() >= committed.len() as u64 && journal.missing(committed.keys()) == 0;
         let stream = while_it_moves("everything in the stream", journal, all).await;

@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) standby: bool,
     /// A queue beside the stream that every message must reach too.
     pub(crate) queue: QueueKind,
+    /// `delivery.on_unroutable = "dead_letter"`; what was set aside is tried again in the next round.
+    pub(crate) dead_letters: bool,
     /// How many rows the largest transactions have.
     pub(crate) large: u32,
 }
@@ -132,6 +134,7 @@ impl Settings {
             queue: random
                 .choice([QueueKind::Classic, QueueKind::Quorum])
                 .unwrap_or_default(),
+            dead_letters: random.u8(..3) == 0,
             large: 20_000,
         }
     }

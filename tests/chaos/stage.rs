@@ -151,6 +151,29 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
+    /// Asks for all dead letters to be delivered, where events become any. The relays need not run.
+    pub(crate) async fn retry_dead_letters(&self) -> Result<()> {
+        if !self.settings.dead_letters || self.pending_dead_letters().await? == 0 {
+            return Ok(());
+        }
+        let relay = self.instances[0].relay.lock().await;
+        let asked = relay
+            .run_command(&["dead-letters", "retry", "--all", "--yes"])
+            .await?;
+        if asked.code() != Some(0) {
+            self.complain(format!(
+                "dead-letters retry: {}\n{}{}",
+                asked.status, asked.stdout, asked.stderr
+            ));
+        }
+        Ok(())
+    }
+
+    async fn pending_dead_letters(&self) -> Result<i64> {
+        let sql = "select count(*) from walrelay.dead_letters where state = 'pending'";
+        Ok(self.database.client().await?.query_one(sql, &[]).await?.get(0))
+    }
+
     /// The complaints and the peaks so far.
     pub(crate) fn notes(&self) -> (Vec<String>, Vec<u64>) {
         (lock(&self.complaints).clone(), lock(&self.peaks).clone())
@@ -199,6 +222,14 @@ fn relay(settings: &Settings) -> RelayBuilder {
         .text(
             "delivery.ordering",
             if settings.strict { "strict" } else { "pipelined" },
+        )
+        .text(
+            "delivery.on_unroutable",
+            if settings.dead_letters {
+                "dead_letter"
+            } else {
+                "hold"
+            },
         )
         .set("delivery.max_in_flight", &settings.window.to_string())
         .text("delivery.max_in_flight_bytes", "8MiB")

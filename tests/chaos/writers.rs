@@ -99,6 +99,16 @@ pub(crate) async fn committed(client: &Client) -> Result<HashMap<Uuid, Committed
         .collect()
 }
 
+/// What was ever stored as a dead letter.
+pub(crate) async fn dead_letters(client: &Client) -> Result<HashSet<Uuid>> {
+    let rows = client
+        .query("select id::text from chaos_dead_letters", &[])
+        .await?;
+    rows.iter()
+        .map(|row| Ok(row.get::<_, &str>(0).parse()?))
+        .collect()
+}
+
 struct Writer {
     settings: Settings,
     number: usize,

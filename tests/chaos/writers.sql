@@ -13,6 +13,18 @@ end $$;
 create trigger chaos_note after insert on outbox_events
 referencing new table as added for each statement execute function chaos_note();
 
+-- What was ever set aside; its row goes when it is delivered.
+create table chaos_dead_letters (id uuid not null);
+
+create function chaos_note_dead_letter() returns trigger language plpgsql as $$
+begin
+  insert into chaos_dead_letters values (new.event_id::uuid);
+  return null;
+end $$;
+
+create trigger chaos_note_dead_letter after insert on walrelay.dead_letters
+for each row execute function chaos_note_dead_letter();
+
 -- The next number of each aggregate. Its row is locked until the transaction's end, so numbers are in commit order.
 create table chaos_aggregates (aggregate bigint primary key, next bigint not null);
 

@@ -24,6 +24,7 @@ fn sound() -> History {
         settings,
         committed: HashMap::new(),
         rolled_back: [id(1000)].into(),
+        dead_letters: HashSet::new(),
         stream: Vec::new(),
         queue: HashSet::new(),
         rounds: vec![round(&[])],
@@ -294,6 +295,21 @@ fn what_a_restarted_server_forgot_is_its_own_unless_the_same_relay_delivered_it(
         allowed: 0,
     };
     assert_eq!(violations(&history), [too_many]);
+}
+
+#[test]
+fn a_dead_letter_may_come_late_and_again_but_may_not_be_lost() {
+    let mut history = sound();
+    let entry = history.stream.remove(place(30));
+    history.stream.push(entry);
+    history.stream.push(entry);
+    assert_ne!(violations(&history), []);
+    history.dead_letters.insert(id(30));
+    assert_eq!(violations(&history), []);
+    history
+        .stream
+        .retain(|entry| !matches!(entry, Entry::Delivery(delivery) if delivery.id == id(30)));
+    assert_eq!(violations(&history), [Violation::Lost(id(30))]);
 }
 
 #[test]
