@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::Mutex;
 
 use checker::Verdict;
 use run::Length;
@@ -30,9 +30,12 @@ const ROUNDS: usize = 3;
 
 /// Runs a seed and judges it.
 async fn prove(settings: Settings, length: Length) -> Result<()> {
-    static SERVERS: OnceCell<Mutex<Servers>> = OnceCell::const_new();
-    let servers = SERVERS.get_or_try_init(async || anyhow::Ok(Mutex::new(Servers::start().await?)));
-    let mut servers = servers.await?.lock().await;
+    static SPARE: Mutex<Option<Servers>> = Mutex::const_new(None);
+    let mut spare = SPARE.lock().await;
+    let mut servers = match spare.take() {
+        Some(servers) => servers,
+        None => Servers::start().await?,
+    };
     let minutes = match length {
         Length::Time(time) => time.as_secs_f64() / 60.0,
         Length::Rounds(_) => 1.0,
@@ -40,6 +43,8 @@ async fn prove(settings: Settings, length: Length) -> Result<()> {
     let replay = report::replay(&settings, minutes);
     eprintln!("seed {}; again by: {replay}", settings.seed);
     let history = run::run(settings, length, &mut servers).await?;
+    // All is mended: after a failure the next seed gets new ones.
+    *spare = Some(servers);
     let verdict = Verdict::of(&history);
     eprint!("\n{}", report::table(&history, &verdict));
     if !verdict.violations.is_empty() {

@@ -76,9 +76,6 @@ pub(crate) struct Stage<'a> {
 impl<'a> Stage<'a> {
     /// Everything in place, the relays set up but not started.
     pub(crate) async fn new(settings: Settings, servers: &'a mut Servers) -> Result<Stage<'a>> {
-        // A run that failed may have left them down.
-        servers.postgres.start_again().await?;
-        servers.broker.start_again().await?;
         let database = servers.postgres.database().await?;
         let vhost = servers.broker.vhost().await?;
         for (name, kind) in [(EXCHANGE, ExchangeKind::Topic), (FANOUT, ExchangeKind::Fanout)] {
