@@ -1,8 +1,8 @@
 //! Exchanges, queues and bindings in a test's virtual host.
 
 use lapin::options::{
-    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
-    QueuePurgeOptions,
+    ExchangeBindOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, ExchangeUnbindOptions,
+    QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, ExchangeKind};
@@ -18,6 +18,19 @@ pub enum QueueKind {
     Classic,
     /// A quorum queue.
     Quorum,
+    /// A stream: an append-only log that keeps what was read (see [`StreamReader`](crate::StreamReader)).
+    Stream,
+}
+
+impl QueueKind {
+    /// The argument `x-queue-type`.
+    fn name(self) -> &'static str {
+        match self {
+            QueueKind::Classic => "classic",
+            QueueKind::Quorum => "quorum",
+            QueueKind::Stream => "stream",
+        }
+    }
 }
 
 /// A queue to declare: always durable.
@@ -41,10 +54,20 @@ impl QueueOptions {
 
     /// A quorum queue.
     pub fn quorum(name: &str) -> QueueOptions {
+        QueueOptions::of_kind(name, QueueKind::Quorum)
+    }
+
+    /// A queue of this kind.
+    pub fn of_kind(name: &str, kind: QueueKind) -> QueueOptions {
         QueueOptions {
-            kind: QueueKind::Quorum,
+            kind,
             ..QueueOptions::classic(name)
         }
+    }
+
+    /// A stream.
+    pub fn stream(name: &str) -> QueueOptions {
+        QueueOptions::of_kind(name, QueueKind::Stream)
     }
 
     /// Adds an argument with a number (`x-max-length`).
@@ -106,8 +129,11 @@ impl Vhost {
     /// [`Error::Amqp`].
     pub async fn declare_queue(&self, queue: QueueOptions) -> Result<()> {
         let mut arguments = queue.arguments;
-        if queue.kind == QueueKind::Quorum {
-            arguments.insert(short("x-queue-type"), AMQPValue::LongString("quorum".into()));
+        if queue.kind != QueueKind::Classic {
+            arguments.insert(
+                short("x-queue-type"),
+                AMQPValue::LongString(queue.kind.name().into()),
+            );
         }
         let options = QueueDeclareOptions {
             durable: true,
@@ -136,6 +162,38 @@ impl Vhost {
                 .attempt("bind a queue")
         };
         self.on_channel(bind).await
+    }
+
+    /// Binds an exchange to another: what `source` takes with this key goes on to `destination`.
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn bind_exchange(&self, destination: &str, source: &str, routing_key: &str) -> Result<()> {
+        let bind = async |channel: &Channel| {
+            let (destination, source, key) = (checked(destination)?, checked(source)?, checked(routing_key)?);
+            let options = ExchangeBindOptions::default();
+            channel
+                .exchange_bind(destination, source, key, options, FieldTable::default())
+                .await
+                .attempt("bind an exchange")
+        };
+        self.on_channel(bind).await
+    }
+
+    /// Takes [`bind_exchange`](Self::bind_exchange) back.
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn unbind_exchange(&self, destination: &str, source: &str, routing_key: &str) -> Result<()> {
+        let unbind = async |channel: &Channel| {
+            let (destination, source, key) = (checked(destination)?, checked(source)?, checked(routing_key)?);
+            let options = ExchangeUnbindOptions::default();
+            channel
+                .exchange_unbind(destination, source, key, options, FieldTable::default())
+                .await
+                .attempt("unbind an exchange")
+        };
+        self.on_channel(unbind).await
     }
 
     /// The number of messages that wait in a queue.

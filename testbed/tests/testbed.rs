@@ -334,6 +334,39 @@ async fn the_proxy_passes_bytes_unchanged_stalls_cuts_and_refuses() -> Result<()
     Ok(())
 }
 
+#[tokio::test]
+async fn the_proxy_delays_and_half_closes() -> Result<()> {
+    let proxy = TcpProxy::start(echo().await).await?;
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", proxy.port()))
+        .await
+        .unwrap();
+    let mut four = [0; 4];
+    proxy.delay(Duration::from_millis(50));
+    let sent = Instant::now();
+    stream.write_all(b"late").await.unwrap();
+    stream.read_exact(&mut four).await.unwrap();
+    assert_eq!(&four, b"late");
+    // There and back.
+    assert!(
+        sent.elapsed() >= Duration::from_millis(100),
+        "{:?}",
+        sent.elapsed()
+    );
+    proxy.resume();
+
+    proxy.half_close(Direction::ToClient);
+    assert_eq!(stream.read(&mut four).await.unwrap(), 0);
+    stream.write_all(b"open").await.unwrap();
+    assert_eq!(proxy.connections(), 1);
+    let mut other = tokio::net::TcpStream::connect(("127.0.0.1", proxy.port()))
+        .await
+        .unwrap();
+    other.write_all(b"more").await.unwrap();
+    other.read_exact(&mut four).await.unwrap();
+    assert_eq!((&four, proxy.reached()), (b"more", 2));
+    Ok(())
+}
+
 /// Stands in for the daemon: a shell script that takes the same arguments.
 fn pretended_relay(folder: &Path, script: &str) -> PathBuf {
     let path = folder.join("pretended-relay");
