@@ -10,6 +10,7 @@ use super::guard::Mismatch;
 use super::identifier::SlotName;
 use super::position::EventPosition;
 use super::preflight::Unfit;
+use super::rows::Unreadable;
 use crate::fault::FaultKind;
 use crate::net::ConnectError;
 use crate::net::tls::TlsError;
@@ -341,6 +342,20 @@ pub enum Error {
         #[source]
         source: Box<ServerError>,
     },
+    /// The role may not do with an outbox table what was asked for.
+    #[error("{step}: a privilege is missing (as the table's owner: {grant})")]
+    TableGrantMissing {
+        /// What was being done.
+        step: Step,
+        /// The statements that grant it.
+        grant: String,
+        /// What the server said.
+        #[source]
+        source: Box<ServerError>,
+    },
+    /// A table's rows cannot be read or deleted whole.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
     /// walrelay's own tables are missing, or of an older version.
     #[error("{step}: walrelay's own tables are missing or of an older version")]
     OwnSchema {
@@ -401,6 +416,7 @@ impl Error {
         if let Self::Server { source, .. }
         | Self::Pooler(source)
         | Self::GrantMissing { source, .. }
+        | Self::TableGrantMissing { source, .. }
         | Self::OwnSchema { source, .. } = self
         {
             Some(source)
@@ -429,7 +445,8 @@ impl Error {
             Self::Sql { .. } => FaultKind::DatabaseError,
             Self::Unfit(unfit) => unfit.kind(),
             Self::Changed(_) => FaultKind::PublicationChanged,
-            Self::GrantMissing { .. } => FaultKind::DatabaseForbidden,
+            Self::GrantMissing { .. } | Self::TableGrantMissing { .. } => FaultKind::DatabaseForbidden,
+            Self::Unreadable(unreadable) => unreadable.kind(),
             Self::OwnSchema { .. } => FaultKind::OwnSchema,
             Self::NotOurStream { .. } => FaultKind::StreamElsewhere,
             Self::DeadLetterTaken { .. } => FaultKind::DeadLetterTaken,

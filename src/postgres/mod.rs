@@ -16,6 +16,7 @@ mod preflight;
 mod probe;
 mod recover;
 mod replication;
+pub mod rows;
 mod setup;
 pub mod skips;
 pub mod slot;

@@ -14,6 +14,7 @@ mod main_path;
 mod oversized;
 mod policies;
 mod retry;
+mod rows;
 mod security;
 mod setup;
 mod shutdown;
