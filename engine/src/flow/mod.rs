@@ -8,6 +8,7 @@
 mod delivery;
 mod failure;
 mod intake;
+mod replay;
 mod retries;
 mod stored;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 pub use delivery::{CHANNEL, DeliveryError};
 pub use failure::{Discarded, Held, SetAside};
 pub use intake::{Intake, StreamError};
+pub use replay::{Replay, ReplayConfig, ReplayFailed, Replayed};
 pub use retries::{RETRY_PREFIX, RetryFailure, RetryOver, RetryToken, RetryWork};
 pub use stored::{StoredEvent, Unfit};
 

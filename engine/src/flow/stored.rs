@@ -108,7 +108,15 @@ impl StoredEvent {
             MappingError::TemplateColumnMissing { column, .. } => Unfit::NotKept { column },
             error @ MappingError::PayloadType { .. } => Unfit::Mapping(error),
         })?;
-        encode(&mapping, &insert.new, self.key, app_id, scratch, &mut Vec::new()).map_err(Unfit::Row)
+        encode(
+            &mapping,
+            &insert.new,
+            self.key.into(),
+            app_id,
+            scratch,
+            &mut Vec::new(),
+        )
+        .map_err(Unfit::Row)
     }
 
     /// The Relation message that would come before the row.

@@ -6,6 +6,7 @@ mod hold;
 mod isolation;
 mod pace;
 mod policies;
+mod replay;
 mod retries;
 mod rig;
 mod sessions;
