@@ -1,5 +1,7 @@
 //! The command line: what can be typed, and the configuration sources that it names.
 
+mod upkeep;
+
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +13,8 @@ use crate::config::{Sources, Validator};
 use crate::postgres::EventPosition;
 use crate::postgres::dead_letters::{Reason, State};
 use crate::postgres::skips::Selector;
+
+pub use upkeep::{PurgeArgs, ReplayArgs};
 
 /// Exit codes and the order of the configuration's sources, below the root's `--help`.
 const AFTER_HELP: &str = "\
@@ -73,6 +77,10 @@ pub enum Command {
     Skip(SkipArgs),
     /// Look at the events that were set aside, deliver them again or discard them.
     DeadLetters(DeadLettersArgs),
+    /// Publish rows that are still in their table again. Runs beside a live relay and does not touch the slot.
+    Replay(ReplayArgs),
+    /// Delete rows that were sent long ago, never an unsent one.
+    Purge(PurgeArgs),
     /// Wait until everything committed up to a position is settled: for cut-overs and upgrades.
     Wait(WaitArgs),
     /// Go on after a halt, with the publication and tables as they are now. Look for missed events first.
@@ -359,6 +367,8 @@ impl Command {
             Self::Teardown(args) => vec![&args.common],
             Self::Skip(args) => vec![&args.common],
             Self::Wait(args) => vec![&args.common],
+            Self::Replay(args) => vec![&args.common],
+            Self::Purge(args) => vec![&args.common],
             Self::Recover(args) => vec![&args.common],
             Self::DeadLetters(args) => vec![&args.common, args.command.common()],
             Self::Config(args) => match &args.command {

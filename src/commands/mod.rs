@@ -4,7 +4,10 @@ mod config;
 mod confirm;
 mod dead_letters;
 mod exit;
+mod progress;
+mod purge;
 mod recover;
+mod replay;
 mod resolve;
 mod run;
 mod setup;
@@ -59,6 +62,8 @@ fn carry_out(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Teardown(args) => teardown::execute(args, &with_logging(loaded)?),
         Command::Skip(args) => skip::execute(args, &with_logging(loaded)?),
         Command::DeadLetters(args) => dead_letters::execute(&args.command, &with_logging(loaded)?),
+        Command::Replay(args) => replay::execute(args, &with_logging(loaded)?),
+        Command::Purge(args) => purge::execute(args, &with_logging(loaded)?),
         Command::Wait(args) => wait::execute(args, &with_logging(loaded)?),
         Command::Recover(_) => recover::execute(&with_logging(loaded)?),
     }

@@ -57,6 +57,8 @@ impl SqlState {
     pub const OBJECT_IN_USE: Self = Self(*b"55006");
     /// `lock_not_available`: `lock_timeout` ran out.
     pub const LOCK_NOT_AVAILABLE: Self = Self(*b"55P03");
+    /// `query_canceled`: `statement_timeout` ran out.
+    pub const QUERY_CANCELED: Self = Self(*b"57014");
     /// `admin_shutdown`: a shutdown, an administrator's kill, or a slot that was just lost.
     pub const ADMIN_SHUTDOWN: Self = Self(*b"57P01");
     /// `crash_shutdown`.

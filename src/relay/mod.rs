@@ -4,6 +4,7 @@ mod backoff;
 mod errands;
 mod faults;
 mod held;
+mod replay;
 mod session;
 mod side;
 mod standby;
@@ -13,6 +14,9 @@ mod task;
 mod wake;
 mod watch;
 
+pub use walrelay_engine::flow::Replayed;
+
+pub use replay::{ReplayEnd, ReplayError, ReplayEvent, ReplaySettings, count, replay};
 pub use session::DatabaseSettings;
 pub use status::{Delivery, Role, SideState, SideStatus, Status};
 pub use supervisor::{CareSettings, Ending, RelaySettings, run};

@@ -424,7 +424,7 @@ impl Relay {
     }
 }
 
-async fn open_link(connector: Connector) -> Result<Link, Fault> {
+pub(super) async fn open_link(connector: Connector) -> Result<Link, Fault> {
     connector
         .connect()
         .await

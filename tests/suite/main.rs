@@ -13,6 +13,8 @@ mod load;
 mod main_path;
 mod oversized;
 mod policies;
+mod purge;
+mod replay;
 mod retry;
 mod rows;
 mod security;

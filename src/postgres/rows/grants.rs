@@ -40,6 +40,16 @@ impl TableUse<'_> {
                     source,
                 }
             }
+            // The outbox table was there a moment ago.
+            Error::Server { step, source }
+                if self.own.is_some()
+                    && matches!(
+                        source.sqlstate,
+                        SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME
+                    ) =>
+            {
+                Error::OwnSchema { step, source }
+            }
             error => error,
         }
     }

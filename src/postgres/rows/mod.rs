@@ -18,6 +18,7 @@ use super::identifier::{QualifiedTable, quote_identifier};
 use crate::fault::FaultKind;
 
 pub(super) use grants::TableUse;
+pub(super) use scan::TIMESTAMPTZ;
 pub use scan::{Filter, Scan, TableRow};
 
 /// The columns of a table as the stream would bring them, for statements that read its rows.
@@ -73,6 +74,18 @@ pub enum Unreadable {
         /// Of which type, and what for.
         needed: &'static str,
     },
+    /// A row cannot be found by its id.
+    #[error("the table {table} has no index that begins with id")]
+    NoIdIndex {
+        /// The table.
+        table: QualifiedTable,
+    },
+    /// Its partitions are not old as a whole.
+    #[error("the table {table} is not partitioned by the range of one time column")]
+    NotByTime {
+        /// The table.
+        table: QualifiedTable,
+    },
     /// Nothing to go through the table by.
     #[error("the table {table} has no unique index on id, or on id and created_at alone")]
     NoKey {
@@ -88,7 +101,9 @@ impl Unreadable {
         match self {
             Self::Missing { .. } => FaultKind::TableMissing,
             Self::RowSecurity { .. } => FaultKind::DatabaseForbidden,
-            Self::Column { .. } | Self::NoKey { .. } => FaultKind::TableUnfit,
+            Self::Column { .. } | Self::NoIdIndex { .. } | Self::NotByTime { .. } | Self::NoKey { .. } => {
+                FaultKind::TableUnfit
+            }
         }
     }
 }

@@ -82,27 +82,10 @@ impl Relay {
     }
 
     pub(super) fn fail_link(&mut self, error: &BrokerError, now: Instant) {
-        let fault = Fault::new(error.kind(), error);
-        // With a column in its name, a missing exchange is the fault of the event that named it.
-        let of_event = matches!(
-            fault.kind,
-            FaultKind::ExchangeMissing | FaultKind::ExchangeForbidden
-        ) && self.settings.broker.exchanges.is_empty();
-        if let BrokerError::Closed {
-            reply_code,
-            reply_text,
-            ..
-        } = error
-            && (of_event || fault.kind == FaultKind::MessageRefused)
-        {
-            self.flow.link_refused(*reply_code, reply_text, now);
-            return self.lose_link(
-                Fault {
-                    kind: FaultKind::BrokerClosed,
-                    ..fault
-                },
-                now,
-            );
+        let mut fault = Fault::new(error.kind(), error);
+        if let Some((reply_code, reply_text)) = faults::refusal(error, &self.settings.broker) {
+            self.flow.link_refused(reply_code, reply_text, now);
+            fault.kind = FaultKind::BrokerClosed;
         }
         self.lose_link(fault, now);
     }
