@@ -493,6 +493,8 @@ mod tests {
         insta::assert_snapshot!("help_dead_letters_show", help(&["dead-letters", "show"]));
         insta::assert_snapshot!("help_dead_letters_retry", help(&["dead-letters", "retry"]));
         insta::assert_snapshot!("help_dead_letters_discard", help(&["dead-letters", "discard"]));
+        insta::assert_snapshot!("help_replay", help(&["replay"]));
+        insta::assert_snapshot!("help_purge", help(&["purge"]));
         insta::assert_snapshot!("help_wait", help(&["wait"]));
         insta::assert_snapshot!("help_recover", help(&["recover"]));
         insta::assert_snapshot!("help_config", help(&["config"]));

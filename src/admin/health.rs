@@ -19,6 +19,9 @@ struct Readiness<'a> {
     database: Part<'a>,
     broker: Part<'a>,
     delivery: Part<'a>,
+    /// Only while it fails: delivery does not depend on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retention: Option<Part<'a>>,
 }
 
 /// One part of it: state, since when, and what stands in the way.
@@ -57,6 +60,11 @@ pub(super) fn readiness(status: &Status) -> (bool, String) {
             Delivery::Stopping => part("stopping", None, None),
             Delivery::Held { since, fault } => part("held", Some(*since), Some(fault)),
         },
+        retention: status
+            .retention
+            .fault
+            .as_ref()
+            .map(|fault| part("failing", None, Some(fault))),
     };
     // Serializing plain strings cannot fail; were it to, an empty body with the right code would still be true.
     (
@@ -133,6 +141,21 @@ mod tests {
         assert_eq!(json["database"]["class"], "halted");
         assert_eq!(json["database"]["remedy"], FaultKind::SlotMissing.remedy());
         assert_eq!(json["broker"]["state"], "up");
+    }
+
+    #[test]
+    fn failing_retention_is_told_and_takes_nothing_from_readiness() {
+        let mut status = up();
+        assert!(!readiness(&status).1.contains("retention"));
+        status.retention.fault = Some(Fault {
+            kind: FaultKind::DatabaseForbidden,
+            message: "grant delete".to_owned(),
+        });
+        let (ready, body) = readiness(&status);
+        assert!(ready);
+        let json: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(json["retention"]["state"], "failing");
+        assert_eq!(json["retention"]["error"], "grant delete");
     }
 
     #[test]

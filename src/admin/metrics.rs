@@ -86,6 +86,16 @@ impl Collector for Snapshot {
                 "Positions reported to PostgreSQL",
                 status.status_updates,
             ),
+            (
+                "retention_deleted",
+                "Rows deleted because they were sent long ago",
+                status.retention.deleted,
+            ),
+            (
+                "retention_failures",
+                "Rounds of deleting old rows that failed",
+                status.retention.failures,
+            ),
             ("sessions", "Replication sessions opened", status.sessions),
             ("links", "Broker links opened", status.links),
         ] {
@@ -162,6 +172,14 @@ impl Collector for Snapshot {
             "Causes that stand in the way of delivery",
             "cause",
             causes,
+        )?;
+        let retention = status.retention.fault.as_ref().map(|fault| fault.kind.label());
+        labelled(
+            &mut encoder,
+            "degraded",
+            "Causes of failing upkeep, which delivery does not wait for",
+            "cause",
+            retention.into_iter(),
         )?;
         let version = [env!("CARGO_PKG_VERSION")].into_iter();
         labelled(

@@ -17,7 +17,7 @@ use crate::postgres;
 use crate::postgres::rows::Filter;
 use crate::postgres::{ConnectTarget, PublicationName, QualifiedTable, SlotName, Source, StartOptions};
 use crate::rabbitmq::{self, BrokerUri, Exchange};
-use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings};
+use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings};
 
 /// The time for connecting to the broker, all steps together.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -76,6 +76,14 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
     };
     let delivery = &config.delivery;
     let route = route(config)?;
+    let kept = source.tables.iter().zip(&config.outbox);
+    let retention = kept.filter_map(|(table, outbox)| {
+        outbox.keep_sent.map(|keep_sent| RetentionSettings {
+            table: table.clone(),
+            keep_sent,
+        })
+    });
+    let retention = retention.collect();
     let policies = Policies {
         unroutable: policy(delivery.on_unroutable),
         invalid: policy(delivery.on_invalid),
@@ -112,6 +120,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
             dead_letters_max: delivery.dead_letters_max.into(),
             guard_interval: config.postgres.guard_interval,
         },
+        retention,
         shutdown_grace: delivery.shutdown_grace,
         exit_on_halt,
     })

@@ -66,7 +66,8 @@ fn without_anything_set_the_defaults_hold() {
     assert_eq!(
         outbox,
         [OutboxConfig {
-            table: "public.outbox_events".to_owned()
+            table: "public.outbox_events".to_owned(),
+            keep_sent: None,
         }]
     );
     assert_eq!(rabbitmq.exchange, "outbox");
@@ -151,6 +152,39 @@ fn each_outbox_of_the_file_is_a_table_and_a_variable_replaces_them_all() {
 }
 
 #[test]
+fn each_outbox_has_a_retention_of_its_own() {
+    let text = format!(
+        "{URLS}[[outbox]]\ntable = 'a.b'\n[outbox.retention]\nkeep_sent = '7d'\n[[outbox]]\ntable = 'c.d'\n"
+    );
+    let kept = |loaded: &Loaded| -> Vec<_> {
+        let outbox = loaded.config.outbox.iter();
+        outbox
+            .map(|outbox| outbox.keep_sent.map(|keep| keep.as_secs()))
+            .collect()
+    };
+    let loaded_file = loaded(&text, &Sources::default());
+    assert_eq!(kept(&loaded_file), [Some(7 * 86_400), None]);
+    let shown = loaded_file.settings.to_toml();
+    let place = |text: &str| shown.find(text).expect(text);
+    let order = [
+        place("table = \"a.b\""),
+        place("[outbox.retention]\nkeep_sent = \"7days\"  # walrelay.toml:6"),
+        place("table = \"c.d\""),
+        place("[outbox.retention]\n# keep_sent is not set"),
+    ];
+    assert!(order.is_sorted(), "{shown}");
+    let one = loaded(
+        URLS,
+        &environment(&[("WALRELAY_OUTBOX_RETENTION_KEEP_SENT", "30d")]),
+    );
+    assert_eq!(kept(&one), [Some(30 * 86_400)]);
+    assert_eq!(
+        error_of("[[outbox]]\ntable = 'a.b'\n[outbox.retention]\nkeep_sent = '0s'\n"),
+        "walrelay.toml:6: outbox.retention.keep_sent must be from 1s to 10years, not 0s"
+    );
+}
+
+#[test]
 fn every_key_reaches_the_configuration() {
     let before = format!("{:?}", loaded(URLS, &Sources::default()).config);
     for key in KEYS.iter().filter(|key| !key.secret) {
@@ -193,7 +227,7 @@ fn an_unknown_key_names_file_line_key_and_the_nearest() {
     );
     assert_eq!(
         error_of("\"log\\nlevel\" = 1\n"),
-        "walrelay.toml:3: unknown key \"log\\nlevel\"; known tables are postgres, outbox, rabbitmq, \
+        "walrelay.toml:3: unknown key \"log\\nlevel\"; known tables are postgres, outbox, outbox.retention, rabbitmq, \
          rabbitmq.declare, delivery, admin, log"
     );
 }

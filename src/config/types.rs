@@ -54,6 +54,8 @@ pub struct PostgresConfig {
 pub struct OutboxConfig {
     /// The table, as `schema.table`, not empty and not yet parsed.
     pub table: String,
+    /// How long rows stay after they were marked as sent; `None`: for ever.
+    pub keep_sent: Option<Duration>,
 }
 
 /// `[rabbitmq]`
@@ -201,6 +203,7 @@ impl Config {
             let values = Fields { entry, file };
             Ok(OutboxConfig {
                 table: values.required("outbox.table")?,
+                keep_sent: values.optional("outbox.retention.keep_sent"),
             })
         });
         Ok(Self {

@@ -5,6 +5,7 @@ mod errands;
 mod faults;
 mod held;
 mod replay;
+mod retention;
 mod session;
 mod side;
 mod standby;
@@ -17,6 +18,7 @@ mod watch;
 pub use walrelay_engine::flow::Replayed;
 
 pub use replay::{ReplayEnd, ReplayError, ReplayEvent, ReplaySettings, count, replay};
+pub use retention::RetentionSettings;
 pub use session::DatabaseSettings;
-pub use status::{Delivery, Role, SideState, SideStatus, Status};
+pub use status::{Delivery, RetentionStatus, Role, SideState, SideStatus, Status};
 pub use supervisor::{CareSettings, Ending, RelaySettings, run};

@@ -22,6 +22,7 @@ pub use errands::CareSettings;
 
 use super::errands::Errands;
 use super::held::{HeldTold, tell_discarded};
+use super::retention::{Retention, RetentionSettings};
 use super::session;
 use super::side::Side;
 use super::standby::Waits;
@@ -53,6 +54,8 @@ pub struct RelaySettings {
     pub flow: FlowConfig,
     /// What happens to failed events, and the guard.
     pub care: CareSettings,
+    /// The tables whose old rows go.
+    pub retention: Vec<RetentionSettings>,
     /// How long a stop waits for what is in flight.
     pub shutdown_grace: Duration,
     /// End on a halt instead of waiting for a person.
@@ -86,6 +89,7 @@ struct Relay {
     broker: Side<Link>,
     errands: Errands,
     care: Care,
+    retention: Retention,
     status: watch::Sender<Status>,
     /// Looks out for the server's shutdown, while a session is up.
     watch: Option<Watch>,
@@ -108,6 +112,7 @@ impl Relay {
             flow: Flow::new(settings.flow.clone()),
             errands: Errands::new(),
             care: Care::new(Instant::now(), &settings.care),
+            retention: Retention::new(&settings.retention, Instant::now()),
             wake: Wake::new(settings.database.start.wal_sender_timeout),
             settings,
             database: Side::new("database"),
@@ -171,6 +176,9 @@ impl Relay {
         }
         self.send_status(now);
         self.start_errand(now);
+        if self.streams() {
+            self.retention.start_if_due(&self.settings.database, now);
+        }
         if let Some(watch) = &mut self.watch {
             watch.look_if_due(!self.flow.wants_stream(), &self.settings.database, now);
         }
@@ -296,6 +304,11 @@ impl Relay {
             worked = true;
             self.errand_done(result, now);
         }
+        if let Poll::Ready(retention) = self.retention.poll(cx) {
+            worked = true;
+            self.status
+                .send_modify(|status| status.retention.clone_from(retention));
+        }
         if let Some(watch) = &mut self.watch
             && let Poll::Ready(shutting_down) = watch.poll_look(cx)
         {
@@ -343,7 +356,13 @@ impl Relay {
             "stopping"
         );
         self.flow.stop();
+        self.retention.interrupt();
         self.stop_by = Some(Instant::now() + grace);
+    }
+
+    /// Whether it is this instance that streams from the slot, as far as is known, and goes on doing so.
+    fn streams(&mut self) -> bool {
+        self.database.up().is_some() && !self.role_unknown && self.stop_by.is_none()
     }
 
     fn ending(&self, now: Instant) -> Option<Ending> {
@@ -387,6 +406,10 @@ impl Relay {
         let broker = self.broker.deadline().filter(|_| !self.role_unknown);
         let look = self.watch.as_ref().and_then(Watch::deadline);
         let errand = self.errand_deadline();
+        let retention = match self.streams() {
+            true => self.retention.deadline(),
+            false => None,
+        };
         [
             self.flow.deadline(),
             database,
@@ -394,6 +417,7 @@ impl Relay {
             link,
             look,
             errand,
+            retention,
             self.stop_by,
         ]
         .into_iter()

@@ -15,6 +15,7 @@ mod oversized;
 mod policies;
 mod purge;
 mod replay;
+mod retention;
 mod retry;
 mod rows;
 mod security;
