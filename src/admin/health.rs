@@ -19,9 +19,9 @@ struct Readiness<'a> {
     database: Part<'a>,
     broker: Part<'a>,
     delivery: Part<'a>,
-    /// Only while it fails: delivery does not depend on it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retention: Option<Part<'a>>,
+    /// What does not stand in the way of delivery, but needs a person.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    degraded: Vec<Part<'a>>,
 }
 
 /// One part of it: state, since when, and what stands in the way.
@@ -60,11 +60,12 @@ pub(super) fn readiness(status: &Status) -> (bool, String) {
             Delivery::Stopping => part("stopping", None, None),
             Delivery::Held { since, fault } => part("held", Some(*since), Some(fault)),
         },
-        retention: status
+        degraded: status
             .retention
             .fault
-            .as_ref()
-            .map(|fault| part("failing", None, Some(fault))),
+            .iter()
+            .map(|fault| part("retention", None, Some(fault)))
+            .collect(),
     };
     // Serializing plain strings cannot fail; were it to, an empty body with the right code would still be true.
     (
@@ -146,7 +147,7 @@ mod tests {
     #[test]
     fn failing_retention_is_told_and_takes_nothing_from_readiness() {
         let mut status = up();
-        assert!(!readiness(&status).1.contains("retention"));
+        assert!(!readiness(&status).1.contains("degraded"));
         status.retention.fault = Some(Fault {
             kind: FaultKind::DatabaseForbidden,
             message: "grant delete".to_owned(),
@@ -154,8 +155,8 @@ mod tests {
         let (ready, body) = readiness(&status);
         assert!(ready);
         let json: serde_json::Value = serde_json::from_str(&body).unwrap();
-        assert_eq!(json["retention"]["state"], "failing");
-        assert_eq!(json["retention"]["error"], "grant delete");
+        assert_eq!(json["degraded"][0]["state"], "retention");
+        assert_eq!(json["degraded"][0]["error"], "grant delete");
     }
 
     #[test]

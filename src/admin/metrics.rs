@@ -177,7 +177,7 @@ impl Collector for Snapshot {
         labelled(
             &mut encoder,
             "degraded",
-            "Causes of failing upkeep, which delivery does not wait for",
+            "Causes that need a person, though delivery goes on",
             "cause",
             retention.into_iter(),
         )?;

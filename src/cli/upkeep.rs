@@ -9,8 +9,9 @@ use crate::postgres::QualifiedTable;
 
 /// Below the help of `replay`.
 const REPLAY_EXAMPLES: &str = "\
-Messages are those of the first delivery with the same ids, and the header replayed = true; commit_lsn and tx_seq are
-left out. Rows that fail are listed by id, and the exit code is 1 then.
+The messages are those of the first delivery, with the same ids, but for the header
+replayed = true in place of commit_lsn and tx_seq. Rows that fail are listed by id,
+and the exit code is 1 then.
 
 Examples:
   walrelay replay --id 7b7f5c1e-9c1b-4a52-9f0e-2f1d1c0f4a11
@@ -20,12 +21,13 @@ Examples:
 
 /// Below the help of `purge`.
 const PURGE_EXAMPLES: &str = "\
-Rows that are not marked as sent stay, and so do those of dead letters that are pending or being retried.
+Rows that are not marked as sent stay, and so do those of dead letters that are
+pending or being retried.
 
 Examples:
   walrelay purge --older-than 7d --dry-run
   walrelay purge --older-than 7d --table shop.outbox --batch 5000
-  walrelay purge --partitions --print --older-than 30d > drop_old_partitions.sql";
+  walrelay purge --partitions --print --older-than 30d > old_partitions.sql";
 
 /// `walrelay replay`
 #[derive(Debug, Args)]

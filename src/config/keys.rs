@@ -80,8 +80,8 @@ pub enum Presence {
 
 /// A day: no wait is longer, so that no sum of an instant and a setting can overflow.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
-/// Only ever subtracted from the time of day, by the database.
-const TEN_YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+/// Only ever subtracted from the time of day, by the database. A year is humantime's, of 365.25 days.
+const TEN_YEARS: Duration = Duration::from_secs(10 * 31_557_600);
 const MIB: u64 = 1024 * 1024;
 
 /// Shorthand for the table below.

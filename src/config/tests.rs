@@ -180,8 +180,37 @@ fn each_outbox_has_a_retention_of_its_own() {
     assert_eq!(kept(&one), [Some(30 * 86_400)]);
     assert_eq!(
         error_of("[[outbox]]\ntable = 'a.b'\n[outbox.retention]\nkeep_sent = '0s'\n"),
-        "walrelay.toml:6: outbox.retention.keep_sent must be from 1s to 10years, not 0s"
+        "walrelay.toml:6: outbox.retention.keep_sent must be from 1s to 10years, not \"0s\""
     );
+}
+
+#[test]
+fn a_retention_contradicts_rows_that_are_never_marked() {
+    static AFTER_PUBLISH: Key = Key {
+        path: "outbox.after_publish",
+        kind: Kind::Choice(&["mark", "keep"]),
+        presence: Presence::Optional,
+        secret: false,
+        check: None,
+        help: "",
+    };
+    let text = format!("{URLS}[[outbox]]\ntable = 'a.b'\n[outbox.retention]\nkeep_sent = '7d'\n");
+    let mut settings = loaded(&text, &Sources::default()).settings;
+    for (word, contradicts) in [("mark", false), ("keep", true)] {
+        let setting = Setting {
+            key: &AFTER_PUBLISH,
+            value: Value::Word(word),
+            origin: Origin::Default,
+        };
+        settings.outbox[0].insert(AFTER_PUBLISH.path, setting);
+        let problems = Config::build(&settings, "walrelay.toml")
+            .err()
+            .unwrap_or_default();
+        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        let expected = "walrelay.toml:6: outbox.retention.keep_sent deletes rows that are marked as sent, but the table's \
+                        after_publish = \"keep\" marks none";
+        assert_eq!(problems, [expected][usize::from(!contradicts)..]);
+    }
 }
 
 #[test]

@@ -296,6 +296,22 @@ fn contradictions(settings: &Settings) -> Vec<Problem> {
             kind,
         });
     }
+    for entry in &settings.outbox {
+        let keeps = entry
+            .get("outbox.after_publish")
+            .is_some_and(|setting| setting.value.text() == "keep");
+        if let Some(retention) = entry.get("outbox.retention.keep_sent").filter(|_| keeps) {
+            let kind = ProblemKind::Contradiction(
+                "outbox.retention.keep_sent deletes rows that are marked as sent, but the table's after_publish = \"keep\" \
+                 marks none"
+                    .to_owned(),
+            );
+            problems.push(Problem {
+                origin: Some(retention.origin.clone()),
+                kind,
+            });
+        }
+    }
     let mut seen = BTreeSet::new();
     for setting in settings
         .outbox

@@ -82,10 +82,11 @@ async fn a_missing_right_degrades_and_names_the_grant_and_delivery_goes_on() -> 
     let url = world.database.url().replace("postgres@", &format!("{role}@"));
     let mut relay = keeping(world.relay().postgres_url(&url)).build()?;
     relay.start()?;
-    let fails = |readiness: &walrelay_testbed::Readiness| readiness.json["retention"]["state"] == "failing";
+    let fails =
+        |readiness: &walrelay_testbed::Readiness| readiness.json["degraded"][0]["state"] == "retention";
     let readiness = relay.wait_readiness("retention fails", LONG, fails).await?;
     assert!(readiness.is_ready(), "{}", readiness.text);
-    assert_eq!(readiness.json["retention"]["cause"], "database_forbidden");
+    assert_eq!(readiness.json["degraded"][0]["cause"], "database_forbidden");
     let ids = world.commit_events(1).await?;
     eventually("the event to come", LONG, || {
         std::future::ready(recorder.distinct_ids().contains(&ids[0]))
@@ -102,14 +103,14 @@ async fn a_missing_right_degrades_and_names_the_grant_and_delivery_goes_on() -> 
     let told = |line: &&String| line.contains("retention fails; events flow meanwhile");
     assert_eq!(relay.log().iter().filter(told).count(), 1);
 
-    let error = readiness.json["retention"]["error"]
+    let error = readiness.json["degraded"][0]["error"]
         .as_str()
         .context("an error")?;
     let (_, grant) = error.split_once("owner: ").context("a grant")?;
     let (grant, _) = grant.split_once("): ").context("its end")?;
     world.client.batch_execute(grant).await?;
     wait_left(&world, "101 101 0").await?;
-    let works = |readiness: &walrelay_testbed::Readiness| readiness.json.get("retention").is_none();
+    let works = |readiness: &walrelay_testbed::Readiness| readiness.json.get("degraded").is_none();
     relay.wait_readiness("retention works", LONG, works).await?;
     Ok(())
 }
@@ -127,7 +128,7 @@ async fn a_table_without_marks_degrades_and_delivery_goes_on() -> Result<()> {
     let mut relay = keeping(world.relay()).build()?;
     relay.start()?;
     let fails =
-        |readiness: &walrelay_testbed::Readiness| readiness.json["retention"]["cause"] == "table_unfit";
+        |readiness: &walrelay_testbed::Readiness| readiness.json["degraded"][0]["cause"] == "table_unfit";
     let readiness = relay.wait_readiness("retention fails", LONG, fails).await?;
     assert!(readiness.is_ready(), "{}", readiness.text);
     world.commit_events(1).await?;
@@ -147,7 +148,7 @@ async fn a_locked_table_fails_a_round_and_is_tried_again() -> Result<()> {
     let mut relay = keeping(world.relay()).build()?;
     relay.start()?;
     let locked =
-        |readiness: &walrelay_testbed::Readiness| readiness.json["retention"]["cause"] == "database_locked";
+        |readiness: &walrelay_testbed::Readiness| readiness.json["degraded"][0]["cause"] == "database_locked";
     let readiness = relay
         .wait_readiness("retention waits for the lock", LONG, locked)
         .await?;
