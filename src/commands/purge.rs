@@ -1,6 +1,6 @@
 //! `walrelay purge`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::progress::Progress;
 use super::{Exit, block_on, in_session, print, resolve, say, with_remedy};
@@ -8,8 +8,8 @@ use crate::cli::PurgeArgs;
 use crate::config::Loaded;
 use crate::postgres::{Connector, Error, Purge, QualifiedTable, SlotName, SqlState, partitions};
 
-/// Batches of one session, before it is closed and another one opened: a long one would hold up a shutdown.
-const SESSION_BATCHES: u32 = 20;
+/// How long a session is used, before it is closed and another one opened: a long one would hold up a shutdown.
+const SESSION_LIFE: Duration = Duration::from_secs(5);
 
 /// The database gets a rest between two sessions.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -111,7 +111,8 @@ impl Job<'_> {
                 Some(purge) => purge,
                 None => purge.insert(Purge::prepare(session, self.table, self.args.older_than).await?),
             };
-            for _ in 0..SESSION_BATCHES {
+            let opened = Instant::now();
+            while opened.elapsed() < SESSION_LIFE {
                 let purged = purge.next(session, self.args.batch).await?;
                 *deleted += purged.rows;
                 progress.show(*deleted);

@@ -27,6 +27,10 @@ impl SqlState {
     pub const FEATURE_NOT_SUPPORTED: Self = Self(*b"0A000");
     /// `invalid_parameter_value`.
     pub const INVALID_PARAMETER_VALUE: Self = Self(*b"22023");
+    /// `invalid_text_representation`: a text that is no value of the type it is cast to.
+    pub const INVALID_TEXT: Self = Self(*b"22P02");
+    /// `numeric_value_out_of_range`.
+    pub const OUT_OF_RANGE: Self = Self(*b"22003");
     /// `invalid_authorization_specification`.
     pub const INVALID_AUTHORIZATION: Self = Self(*b"28000");
     /// `invalid_password`.

@@ -59,8 +59,14 @@ struct Round {
     /// Of which table.
     at: usize,
     rows: u64,
-    /// The way that is left, if any.
-    ended: Result<Option<Purge>, Error>,
+    ended: Result<Option<Left>, Error>,
+}
+
+/// The way that is left, and how long to rest before it.
+#[derive(Debug)]
+struct Left {
+    purge: Purge,
+    rest: Duration,
 }
 
 impl RetentionSettings {
@@ -143,9 +149,10 @@ impl Retention {
             tracing::debug!(table = %table, rows = round.rows, "old rows deleted");
         }
         match round.ended {
-            Ok(purge) => {
-                kept.due = now + purge.as_ref().map_or(kept.settings.interval(), |_| ROUND_REST);
-                kept.purge = purge;
+            Ok(left) => {
+                let interval = kept.settings.interval();
+                kept.due = now + left.as_ref().map_or(interval, |left| left.rest.max(ROUND_REST));
+                kept.purge = left.map(|left| left.purge);
                 if kept.fault.take().is_some() {
                     tracing::info!(table = %table, "retention works again");
                 }
@@ -180,7 +187,7 @@ async fn round(
     settings: &RetentionSettings,
     purge: Option<Purge>,
     rows: &mut u64,
-) -> Result<Option<Purge>, Error> {
+) -> Result<Option<Left>, Error> {
     let session = ControlSession::open(&database.connector, &database.source.slot).await?;
     let ended = batches(&session, settings, purge, rows).await;
     session.close().await;
@@ -192,7 +199,7 @@ async fn batches(
     settings: &RetentionSettings,
     purge: Option<Purge>,
     rows: &mut u64,
-) -> Result<Option<Purge>, Error> {
+) -> Result<Option<Left>, Error> {
     let started = Instant::now();
     let mut purge = match purge {
         Some(purge) => purge,
@@ -205,12 +212,14 @@ async fn batches(
         if purged.is_over {
             return Ok(None);
         }
-        if started.elapsed() >= ROUND {
-            return Ok(Some(purge));
-        }
         // A batch without rows has only looked.
-        let rest = if purged.rows == 0 { Duration::ZERO } else { REST };
-        tokio::time::sleep(begun.elapsed().max(rest)).await;
+        let least = if purged.rows == 0 { Duration::ZERO } else { REST };
+        let rest = begun.elapsed().max(least);
+        // No session is left idle for longer.
+        if started.elapsed() >= ROUND || rest > ROUND_REST {
+            return Ok(Some(Left { purge, rest }));
+        }
+        tokio::time::sleep(rest).await;
     }
 }
 

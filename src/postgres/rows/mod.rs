@@ -74,6 +74,14 @@ pub enum Unreadable {
         /// Of which type, and what for.
         needed: &'static str,
     },
+    /// A value to look for is none of its column's type.
+    #[error("the conditions do not fit the table {table} ({message}); say which table is meant with --table")]
+    Condition {
+        /// The table.
+        table: QualifiedTable,
+        /// What the server said.
+        message: String,
+    },
     /// A row cannot be found by its id.
     #[error("the table {table} has no index that begins with id")]
     NoIdIndex {
@@ -100,6 +108,7 @@ impl Unreadable {
     pub const fn kind(&self) -> FaultKind {
         match self {
             Self::Missing { .. } => FaultKind::TableMissing,
+            Self::Condition { .. } => FaultKind::ConditionUnfit,
             Self::RowSecurity { .. } => FaultKind::DatabaseForbidden,
             Self::Column { .. } | Self::NoIdIndex { .. } | Self::NotByTime { .. } | Self::NoKey { .. } => {
                 FaultKind::TableUnfit

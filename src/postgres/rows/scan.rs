@@ -1,6 +1,7 @@
 //! Going through the rows of an outbox table in batches, by key: a batch is one short statement, and nothing is kept open
 //! between two of them.
 
+use std::future::Future;
 use std::time::SystemTime;
 
 use tokio_postgres::types::{Oid, ToSql};
@@ -8,7 +9,7 @@ use tokio_postgres::types::{Oid, ToSql};
 use super::{TableUse, TextColumns, Unreadable, output_text};
 use crate::postgres::catalog::column;
 use crate::postgres::control::ControlSession;
-use crate::postgres::error::Error;
+use crate::postgres::error::{Error, ServerError, SqlState};
 use crate::postgres::identifier::quote_identifier;
 
 /// Oid of `timestamptz`; fixed in PostgreSQL's `pg_type.dat`.
@@ -32,8 +33,8 @@ pub struct Filter {
 /// A way through the rows of one table that a filter takes: in the order of `created_at` and then id, where there is a
 /// `created_at` that is never NULL, otherwise of the id.
 ///
-/// Rows without an id are passed over: they cannot become messages. What is inserted meanwhile is met only where it is
-/// ordered behind the place reached.
+/// Rows without an id are passed over: they cannot become messages. Rows created after the start are left out, where
+/// `created_at` is never NULL, unless they are named by id.
 #[derive(Debug)]
 pub struct Scan {
     columns: TextColumns,
@@ -104,6 +105,10 @@ impl Scan {
             let table = columns.table.clone();
             return Err(Unreadable::NoKey { table }.into());
         }
+        // What is created from now on is the live relay's.
+        if filter.ids.is_empty() && filter.until.is_none() && order.len() > 1 {
+            filter.until = Some(now(session).await?);
+        }
         filter.ids.sort();
         filter.ids.dedup();
         Ok(Self {
@@ -133,7 +138,7 @@ impl Scan {
         let sql = format!("select pg_catalog.count(*) from {table} t where {conditions}");
         let parameters = borrowed(&parameters);
         let query = session.client().query_one(&sql, &parameters);
-        let row = self.read_use(PURPOSE).run(session.role(), query).await?;
+        let row = self.run(PURPOSE, session, query).await?;
         let count: i64 = column(&row, 0, PURPOSE)?;
         Ok(count.unsigned_abs())
     }
@@ -176,7 +181,7 @@ impl Scan {
         let sql = self.columns.select(&selected, &rest, max_bytes);
         let parameters = borrowed(&parameters);
         let query = session.client().query(&sql, &parameters);
-        let found = self.read_use(PURPOSE).run(session.role(), query).await?;
+        let found = self.run(PURPOSE, session, query).await?;
 
         let first = selected.len();
         let id_at = self.order.len() - 1;
@@ -195,13 +200,33 @@ impl Scan {
         Ok(rows)
     }
 
-    const fn read_use(&self, purpose: &'static str) -> TableUse<'_> {
-        TableUse {
+    /// Awaits a statement with the filter's conditions, and says which table they do not fit.
+    async fn run<T>(
+        &self,
+        purpose: &'static str,
+        session: &ControlSession,
+        statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Error> {
+        let table = &self.columns.table;
+        let asked = TableUse {
             purpose,
             privileges: "select",
-            table: &self.columns.table,
+            table,
             own: None,
-        }
+        };
+        asked.run(session.role(), statement).await.map_err(|error| {
+            let is_misfit = |source: &ServerError| {
+                [SqlState::INVALID_TEXT, SqlState::OUT_OF_RANGE].contains(&source.sqlstate)
+            };
+            match error {
+                Error::Server { source, .. } if is_misfit(&source) => Unreadable::Condition {
+                    table: table.clone(),
+                    message: source.message,
+                }
+                .into(),
+                error => error,
+            }
+        })
     }
 
     fn has_created_at(&self) -> bool {
@@ -263,6 +288,13 @@ fn borrowed(parameters: &[Box<dyn ToSql + Sync + Send>]) -> Vec<&(dyn ToSql + Sy
         .iter()
         .map(|parameter| &**parameter as &(dyn ToSql + Sync))
         .collect()
+}
+
+/// The database's time.
+async fn now(session: &ControlSession) -> Result<SystemTime, Error> {
+    const PURPOSE: &str = "ask for the time";
+    let query = session.client().query_one("select pg_catalog.now()", &[]);
+    column(&session.run(PURPOSE, query).await?, 0, PURPOSE)
 }
 
 /// Whether a unique index tells the rows apart by columns of the order alone, so that none is passed over at the border
