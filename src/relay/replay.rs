@@ -1,31 +1,30 @@
 //! A replay: rows that are still in their table, published again beside a live relay, over a link of its own.
 //!
-//! A task reads ahead, at most two batches, each in a session of its own; the slot is never touched. One loop owns the link.
+//! A [task](reader) reads ahead, at most two batches, each in a session of its own; the slot is never touched. One loop owns the link.
 
-use std::collections::VecDeque;
+mod reader;
+
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use walrelay_engine::DecodeError;
-use walrelay_engine::event::{Mapping, MappingError, OutboxTable};
+use walrelay_engine::event::{MappingError, OutboxTable};
 use walrelay_engine::flow::{Replay, ReplayConfig, Replayed};
 use walrelay_engine::pgoutput;
+
+use reader::Chunk;
+pub use reader::count;
 
 use super::faults;
 use super::side::Side;
 use crate::fault::{Class, Fault, FaultKind};
-use crate::postgres::rows::{Filter, Scan, TableRow, TextColumns};
-use crate::postgres::{self, ControlSession, QualifiedTable, SlotName};
+use crate::postgres::rows::Filter;
+use crate::postgres::{self, SlotName};
 use crate::rabbitmq::{self, BrokerError, Link, LinkEvent};
-
-/// Rows of one batch, and the bytes of text at which it ends early.
-const BATCH_ROWS: u32 = 500;
-const BATCH_BYTES: u32 = 4 * 1024 * 1024;
 
 /// Bytes of messages handed to the socket at once.
 const PUBLISH_TARGET: usize = 128 * 1024;
@@ -119,24 +118,6 @@ impl ReplayError {
     }
 }
 
-/// How many rows the filter takes now, over all tables.
-///
-/// # Errors
-/// A table cannot be read, or counting takes too long.
-pub async fn count(settings: &ReplaySettings) -> Result<u64, postgres::Error> {
-    let session = ControlSession::open(&settings.connector, &settings.slot).await?;
-    let counted = async {
-        let mut rows = 0;
-        for table in &settings.tables {
-            rows += scan(settings, table, &session).await?.count(&session).await?;
-        }
-        Ok(rows)
-    };
-    let counted = counted.await;
-    session.close().await;
-    counted
-}
-
 /// Publishes the rows. `tell` hears of every failure, and of progress at least once a second; a `stop` that turns true
 /// ends it once what is in flight has been answered.
 ///
@@ -165,13 +146,6 @@ pub async fn replay(
             () = tokio::time::sleep_until(deadline.into()) => {}
         }
     }
-}
-
-/// Rows of one table, with the way to read them.
-#[derive(Debug)]
-struct Chunk {
-    mapping: Arc<Mapping>,
-    rows: VecDeque<TableRow>,
 }
 
 struct Replayer {
@@ -207,7 +181,7 @@ impl Replayer {
             chunk: None,
             all_read: false,
             reader: tokio::spawn(async move {
-                if let Err(error) = read(&reader, &out).await {
+                if let Err(error) = reader::read(&reader, &out).await {
                     // Without a receiver nobody wants to know.
                     drop(out.send(Err(error)).await);
                 }
@@ -400,60 +374,4 @@ impl Replayer {
             .flatten()
             .fold(now + TICK, Instant::min)
     }
-}
-
-/// Reads all tables, batch by batch, each in a short session, for as long as somebody takes them.
-async fn read(
-    settings: &ReplaySettings,
-    out: &mpsc::Sender<Result<Chunk, ReplayError>>,
-) -> Result<(), ReplayError> {
-    for table in &settings.tables {
-        let mut prepared: Option<(Scan, Arc<Mapping>)> = None;
-        loop {
-            let session = ControlSession::open(&settings.connector, &settings.slot).await?;
-            let (scan, mapping) = match &mut prepared {
-                Some(prepared) => prepared,
-                None => {
-                    let scan = scan(settings, table, &session).await?;
-                    let mapping = Arc::new(mapping(&scan, table)?);
-                    prepared.insert((scan, mapping))
-                }
-            };
-            let rows = scan.next(&session, BATCH_ROWS, BATCH_BYTES).await;
-            session.close().await;
-            let rows = rows?;
-            if rows.is_empty() {
-                break;
-            }
-            let chunk = Chunk {
-                mapping: Arc::clone(mapping),
-                rows: rows.into(),
-            };
-            if out.send(Ok(chunk)).await.is_err() {
-                return Ok(());
-            }
-        }
-    }
-    Ok(())
-}
-
-async fn scan(
-    settings: &ReplaySettings,
-    table: &OutboxTable,
-    session: &ControlSession,
-) -> Result<Scan, postgres::Error> {
-    let name = QualifiedTable {
-        schema: table.schema.clone(),
-        name: table.name.clone(),
-    };
-    let columns = TextColumns::read(session, &name, settings.max_event_bytes).await?;
-    Scan::new(session, columns, settings.filter.clone()).await
-}
-
-fn mapping(scan: &Scan, table: &OutboxTable) -> Result<Mapping, ReplayError> {
-    let relation = pgoutput::Message::decode(scan.columns().relation())?;
-    if let pgoutput::Message::Relation(relation) = relation {
-        return Ok(Mapping::bind(&relation, &table.route)?);
-    }
-    Err(ReplayError::Columns)
 }

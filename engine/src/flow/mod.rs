@@ -130,6 +130,23 @@ struct Link {
     answering_since: Instant,
 }
 
+impl Link {
+    const fn new(frame_max: u32, max_message_bytes: usize, now: Instant) -> Self {
+        Self {
+            frame_max,
+            max_message_bytes,
+            blocked: false,
+            answering_since: now,
+        }
+    }
+
+    /// When the oldest unanswered message has waited too long (rule 12); never while the broker is blocked.
+    fn confirm_deadline(&self, confirms: &Confirms, timeout: Duration) -> Option<Instant> {
+        let (_, published_at) = confirms.oldest().filter(|_| !self.blocked)?;
+        Some(published_at.max(self.answering_since) + timeout)
+    }
+}
+
 /// Totals since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {

@@ -141,12 +141,8 @@ impl Replay {
     /// A link is up: what is unanswered is sent over it, in order.
     pub fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant) {
         self.link_lost();
-        self.link = Some(Link {
-            frame_max,
-            max_message_bytes: self.config.max_message_bytes.unwrap_or(max_message_bytes),
-            blocked: false,
-            answering_since: now,
-        });
+        let max_message_bytes = self.config.max_message_bytes.unwrap_or(max_message_bytes);
+        self.link = Some(Link::new(frame_max, max_message_bytes, now));
     }
 
     /// The link is lost: everything unanswered counts as unsent.
@@ -293,9 +289,8 @@ impl Replay {
     }
 
     fn confirm_deadline(&self) -> Option<Instant> {
-        let link = self.link.filter(|link| !link.blocked)?;
-        let (_, published_at) = self.confirms.oldest()?;
-        Some(published_at.max(link.answering_since) + self.config.confirm_timeout)
+        self.link?
+            .confirm_deadline(&self.confirms, self.config.confirm_timeout)
     }
 
     fn outcome(&mut self, seq: Seq, outcome: Outcome) {
