@@ -23,7 +23,7 @@ fn columns(relation: &[u8], insert: &[u8]) -> Result<Columns> {
     let text = |value: Value<'_>| match value {
         Value::Null => Ok(None),
         Value::Text(text) => Ok(Some(String::from_utf8(text.to_vec())?)),
-        other => bail!("{other:?}"),
+        other @ (Value::Unchanged | Value::Binary(_) | Value::Oversized { .. }) => bail!("{other:?}"),
     };
     values
         .map(|(column, value)| Ok((column.name.to_owned(), text(value)?)))

@@ -32,25 +32,20 @@ impl TableUse<'_> {
     }
 
     fn explain(&self, error: Error, role: &str) -> Error {
-        match error {
-            Error::Server { step, source } if source.sqlstate == SqlState::INSUFFICIENT_PRIVILEGE => {
-                Error::TableGrantMissing {
-                    step,
-                    grant: self.grant(role),
-                    source,
-                }
-            }
+        let Error::Server { step, source } = error else {
+            return error;
+        };
+        match source.sqlstate {
+            SqlState::INSUFFICIENT_PRIVILEGE => Error::TableGrantMissing {
+                step,
+                grant: self.grant(role),
+                source,
+            },
             // The outbox table was there a moment ago.
-            Error::Server { step, source }
-                if self.own.is_some()
-                    && matches!(
-                        source.sqlstate,
-                        SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME
-                    ) =>
-            {
+            SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME if self.own.is_some() => {
                 Error::OwnSchema { step, source }
             }
-            error => error,
+            _ => Error::Server { step, source },
         }
     }
 

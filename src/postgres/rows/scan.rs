@@ -9,7 +9,7 @@ use tokio_postgres::types::{Oid, ToSql};
 use super::{TableUse, TextColumns, Unreadable, output_text};
 use crate::postgres::catalog::column;
 use crate::postgres::control::ControlSession;
-use crate::postgres::error::{Error, ServerError, SqlState};
+use crate::postgres::error::{Error, SqlState};
 use crate::postgres::identifier::quote_identifier;
 
 /// Oid of `timestamptz`; fixed in PostgreSQL's `pg_type.dat`.
@@ -214,17 +214,18 @@ impl Scan {
             table,
             own: None,
         };
-        asked.run(session.role(), statement).await.map_err(|error| {
-            let is_misfit = |source: &ServerError| {
-                [SqlState::INVALID_TEXT, SqlState::OUT_OF_RANGE].contains(&source.sqlstate)
+        let result = asked.run(session.role(), statement).await;
+        result.map_err(|error| {
+            let Error::Server { step, source } = error else {
+                return error;
             };
-            match error {
-                Error::Server { source, .. } if is_misfit(&source) => Unreadable::Condition {
+            match source.sqlstate {
+                SqlState::INVALID_TEXT | SqlState::OUT_OF_RANGE => Unreadable::Condition {
                     table: table.clone(),
                     message: source.message,
                 }
                 .into(),
-                error => error,
+                _ => Error::Server { step, source },
             }
         })
     }
