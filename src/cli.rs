@@ -1,5 +1,8 @@
 //! The command line: what can be typed, and the configuration sources that it names.
 
+mod dead_letters;
+mod upkeep;
+
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -9,9 +12,13 @@ use clap_complete::Shell;
 use walrelay_engine::Lsn;
 
 use crate::config::{Sources, Validator};
-use crate::postgres::EventPosition;
-use crate::postgres::dead_letters::{Reason, State};
 use crate::postgres::skips::Selector;
+
+pub use dead_letters::{
+    DeadLettersArgs, DeadLettersCommand, DeadLettersDiscardArgs, DeadLettersListArgs, DeadLettersRetryArgs,
+    DeadLettersShowArgs, FilterArgs,
+};
+pub use upkeep::{PurgeArgs, ReplayArgs};
 
 /// Exit codes and the order of the configuration's sources, below the root's `--help`.
 const AFTER_HELP: &str = "\
@@ -75,6 +82,10 @@ pub enum Command {
     Skip(SkipArgs),
     /// Look at the events that were set aside, deliver them again or discard them.
     DeadLetters(DeadLettersArgs),
+    /// Publish rows that are still in their table again. Runs beside a live relay and does not touch the slot.
+    Replay(ReplayArgs),
+    /// Delete rows that were sent long ago, never an unsent one.
+    Purge(PurgeArgs),
     /// Wait until everything committed up to a position is settled: for cut-overs and upgrades.
     Wait(WaitArgs),
     /// Go on after a halt, with the publication and tables as they are now. Look for missed events first.
@@ -134,132 +145,6 @@ pub struct SkipArgs {
     /// Flags after the command.
     #[command(flatten)]
     pub common: CommonArgs,
-}
-
-/// `walrelay dead-letters`
-#[derive(Debug, Args)]
-pub struct DeadLettersArgs {
-    /// What to do with them.
-    #[command(subcommand)]
-    pub command: DeadLettersCommand,
-    /// Flags between `dead-letters` and its command.
-    #[command(flatten)]
-    pub common: CommonArgs,
-}
-
-/// The commands of `walrelay dead-letters`.
-#[derive(Debug, Subcommand)]
-pub enum DeadLettersCommand {
-    /// List them in commit order, without their columns.
-    List(DeadLettersListArgs),
-    /// Print one with its columns.
-    Show(DeadLettersShowArgs),
-    /// Ask the relay to deliver them again; they stay until the broker has confirmed.
-    Retry(DeadLettersRetryArgs),
-    /// Mark them as unwanted; the rows stay, with the reason.
-    Discard(DeadLettersDiscardArgs),
-}
-
-/// Which dead letters; all conditions that are given must hold.
-#[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Which")]
-pub struct FilterArgs {
-    /// Those set aside for this reason: unroutable, nacked, unanswered, refused or invalid.
-    #[arg(long, value_name = "REASON")]
-    pub reason: Option<Reason>,
-    /// Those of this event type.
-    #[arg(long, value_name = "TYPE")]
-    pub event_type: Option<String>,
-    /// Those that failed last at or after a time (2026-11-30T08:00:00Z) or so long ago at most (2h).
-    #[arg(long, value_name = "TIME|DURATION", value_parser = parse_since)]
-    pub since: Option<SystemTime>,
-    /// Those of this event id.
-    #[arg(long, value_name = "EVENT_ID")]
-    pub id: Option<String>,
-    /// The one of this key.
-    #[arg(long, value_name = "LSN:SEQ")]
-    pub key: Option<EventPosition>,
-}
-
-/// `walrelay dead-letters list`
-#[derive(Debug, Args)]
-pub struct DeadLettersListArgs {
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-    /// Print so many at most.
-    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
-    pub limit: u32,
-    /// Those in this state: pending, retrying or discarded; without it the first two.
-    #[arg(long, value_name = "STATE")]
-    pub state: Option<State>,
-    /// Which.
-    #[command(flatten)]
-    pub filter: FilterArgs,
-    /// Flags after the command.
-    #[command(flatten)]
-    pub common: CommonArgs,
-}
-
-/// `walrelay dead-letters show`
-#[derive(Debug, Args)]
-pub struct DeadLettersShowArgs {
-    /// The event: its id, or its key LSN:SEQ.
-    #[arg(value_name = "EVENT_ID|LSN:SEQ", value_parser = parse_selector)]
-    pub event: Selector,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-    /// Flags after the command.
-    #[command(flatten)]
-    pub common: CommonArgs,
-}
-
-/// `walrelay dead-letters retry`
-#[derive(Debug, Args)]
-#[command(group(selection()))]
-pub struct DeadLettersRetryArgs {
-    /// All of them.
-    #[arg(long)]
-    pub all: bool,
-    /// Do not ask. It is asked unless --id or --key is given.
-    #[arg(long)]
-    pub yes: bool,
-    /// Which.
-    #[command(flatten)]
-    pub filter: FilterArgs,
-    /// Flags after the command.
-    #[command(flatten)]
-    pub common: CommonArgs,
-}
-
-/// `walrelay dead-letters discard`
-#[derive(Debug, Args)]
-#[command(group(selection()))]
-pub struct DeadLettersDiscardArgs {
-    /// Why they are not wanted; kept in their rows.
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
-    pub because: String,
-    /// All of them.
-    #[arg(long)]
-    pub all: bool,
-    /// Do not ask. It is asked unless --id or --key is given.
-    #[arg(long)]
-    pub yes: bool,
-    /// Which.
-    #[command(flatten)]
-    pub filter: FilterArgs,
-    /// Flags after the command.
-    #[command(flatten)]
-    pub common: CommonArgs,
-}
-
-/// A command that changes dead letters must be told which.
-fn selection() -> ArgGroup {
-    ArgGroup::new("selection")
-        .args(["all", "reason", "event_type", "since", "id", "key"])
-        .required(true)
-        .multiple(true)
 }
 
 /// `walrelay wait`
@@ -398,6 +283,8 @@ impl Command {
             Self::Teardown(args) => vec![&args.common],
             Self::Skip(args) => vec![&args.common],
             Self::Wait(args) => vec![&args.common],
+            Self::Replay(args) => vec![&args.common],
+            Self::Purge(args) => vec![&args.common],
             Self::Recover(args) => vec![&args.common],
             Self::Health(args) => vec![&args.common],
             Self::Completions(_) | Self::Man(_) => Vec::new(),
@@ -405,17 +292,6 @@ impl Command {
             Self::Config(args) => match &args.command {
                 ConfigCommand::Check(inner) | ConfigCommand::Show(inner) => vec![&args.common, &inner.common],
             },
-        }
-    }
-}
-
-impl DeadLettersCommand {
-    fn common(&self) -> &CommonArgs {
-        match self {
-            Self::List(args) => &args.common,
-            Self::Show(args) => &args.common,
-            Self::Retry(args) => &args.common,
-            Self::Discard(args) => &args.common,
         }
     }
 }
@@ -524,6 +400,8 @@ mod tests {
         insta::assert_snapshot!("help_dead_letters_show", help(&["dead-letters", "show"]));
         insta::assert_snapshot!("help_dead_letters_retry", help(&["dead-letters", "retry"]));
         insta::assert_snapshot!("help_dead_letters_discard", help(&["dead-letters", "discard"]));
+        insta::assert_snapshot!("help_replay", help(&["replay"]));
+        insta::assert_snapshot!("help_purge", help(&["purge"]));
         insta::assert_snapshot!("help_wait", help(&["wait"]));
         insta::assert_snapshot!("help_recover", help(&["recover"]));
         insta::assert_snapshot!("help_health", help(&["health"]));

@@ -220,6 +220,12 @@ fault_kinds! {
     /// A table lacks a column that an event needs.
     ColumnMissing: Halted, "column_missing",
         "give the outbox table the columns id, aggregate_type, aggregate_id, event_type and payload";
+    /// A table lacks what a command, or the upkeep of its rows, goes by: a column, a unique index.
+    TableUnfit: Halted, "table_unfit",
+        "give the table the column or the index that the error names";
+    /// A command looks for a value that is none of its column's type.
+    ConditionUnfit: Halted, "condition_unfit",
+        "correct the value, or look through one table only";
     /// The payload column has a type that no body can be made of.
     PayloadType: Halted, "payload_type",
         "make the payload column json, jsonb, text or bytea";

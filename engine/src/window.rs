@@ -70,8 +70,8 @@ pub struct Entry {
 pub struct Admission {
     /// Which event.
     pub key: EventKey,
-    /// Its transaction.
-    pub transaction: TransactionNo,
+    /// Its transaction in the current session's ledger; none of an event that no stream brought.
+    pub transaction: Option<TransactionNo>,
     /// The message; without one the event must be [failed](Window::fail) at once.
     pub message: Option<Message>,
     /// The row, where it may become a dead letter.
@@ -240,7 +240,7 @@ impl Window {
         self.unsettled += 1;
         let entry = Entry {
             key,
-            transaction: Some(transaction),
+            transaction,
             state: State::Queued,
             message,
             row,

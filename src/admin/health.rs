@@ -22,6 +22,9 @@ pub(super) struct Readiness<'a> {
     /// What could be lost or go wrong later, though events pass.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     risks: Vec<Risk<'a>>,
+    /// What does not stand in the way of delivery, but needs a person.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    degraded: Vec<Part<'a>>,
 }
 
 /// A risk, and what to do about it.
@@ -68,6 +71,12 @@ pub(super) fn readiness(status: &Status) -> Readiness<'_> {
             Delivery::Held { since, fault } => part("held", Some(*since), Some(fault)),
         },
         risks: status.risks.iter().map(risk).collect(),
+        degraded: status
+            .retention
+            .fault
+            .iter()
+            .map(|fault| part("retention", None, Some(fault)))
+            .collect(),
     }
 }
 
@@ -161,6 +170,21 @@ mod tests {
         let json = serde_json::to_value(readiness(&status)).unwrap();
         assert_eq!(json["risks"][0]["cause"], "standby_behind");
         assert_eq!(json["risks"][0]["remedy"], FaultKind::StandbyBehind.remedy());
+    }
+
+    #[test]
+    fn failing_retention_is_told_and_takes_nothing_from_readiness() {
+        let mut status = up();
+        let json = serde_json::to_value(readiness(&status)).unwrap();
+        assert_eq!(json.get("degraded"), None);
+        status.retention.fault = Some(Fault {
+            kind: FaultKind::DatabaseForbidden,
+            message: "grant delete".to_owned(),
+        });
+        assert!(readiness(&status).ready);
+        let json = serde_json::to_value(readiness(&status)).unwrap();
+        assert_eq!(json["degraded"][0]["state"], "retention");
+        assert_eq!(json["degraded"][0]["error"], "grant delete");
     }
 
     #[test]

@@ -94,6 +94,16 @@ impl Collector for Snapshot {
                 "Positions reported to PostgreSQL",
                 status.status_updates,
             ),
+            (
+                "retention_deleted",
+                "Rows deleted because they were sent long ago",
+                status.retention.deleted,
+            ),
+            (
+                "retention_failures",
+                "Rounds of deleting old rows that failed",
+                status.retention.failures,
+            ),
             ("sessions", "Replication sessions opened", status.sessions),
             ("links", "Broker links opened", status.links),
         ] {
@@ -196,6 +206,14 @@ impl Collector for Snapshot {
             "What could be lost or go wrong later, though events pass now",
             "cause",
             status.risks.iter().map(|risk| risk.kind.label()),
+        )?;
+        let retention = status.retention.fault.as_ref().map(|fault| fault.kind.label());
+        labelled(
+            &mut encoder,
+            "degraded",
+            "Causes that need a person, though delivery goes on",
+            "cause",
+            retention.into_iter(),
         )?;
         let version = [env!("CARGO_PKG_VERSION")].into_iter();
         labelled(

@@ -6,7 +6,10 @@ mod dead_letters;
 mod exit;
 mod generate;
 mod health;
+mod progress;
+mod purge;
 mod recover;
+mod replay;
 mod resolve;
 mod run;
 mod setup;
@@ -62,6 +65,8 @@ fn carry_out(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Teardown(args) => teardown::execute(args, &logging()?),
         Command::Skip(args) => skip::execute(args, &logging()?),
         Command::DeadLetters(args) => dead_letters::execute(&args.command, &logging()?),
+        Command::Replay(args) => replay::execute(args, &logging()?),
+        Command::Purge(args) => purge::execute(args, &logging()?),
         Command::Wait(args) => wait::execute(args, &logging()?),
         Command::Recover(_) => recover::execute(&logging()?),
         Command::Health(args) => health::execute(args, &load()?),

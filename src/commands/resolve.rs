@@ -6,17 +6,19 @@ use std::time::Duration;
 use anyhow::Context as _;
 use secrecy::ExposeSecret as _;
 use walrelay_engine::event::{OutboxTable, Route};
-use walrelay_engine::flow::{FlowConfig, IgnoredTable};
+use walrelay_engine::flow::{FlowConfig, IgnoredTable, ReplayConfig};
 use walrelay_engine::policy::{Policies, Policy};
 use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
+use crate::cli::ReplayArgs;
 use crate::config::{Config, ExchangeType, FailurePolicy, Ordering, Validator};
 use crate::net::tls::{RootSource, TlsVerification};
 use crate::postgres;
+use crate::postgres::rows::Filter;
 use crate::postgres::{ConnectTarget, PublicationName, QualifiedTable, SlotName, Source, StartOptions};
 use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange};
-use crate::relay::{CareSettings, DatabaseSettings, RelaySettings};
+use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings};
 
 /// The time for connecting to the broker, all steps together.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -75,10 +77,15 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         max_event_bytes: config.delivery.max_event_bytes.try_into()?,
     };
     let delivery = &config.delivery;
-    let route = Route {
-        exchange: Template::parse(&config.rabbitmq.exchange)?,
-        routing_key: Template::parse(&config.rabbitmq.routing_key)?,
-    };
+    let route = route(config)?;
+    let kept = source.tables.iter().zip(&config.outbox);
+    let retention = kept.filter_map(|(table, outbox)| {
+        outbox.keep_sent.map(|keep_sent| RetentionSettings {
+            table: table.clone(),
+            keep_sent,
+        })
+    });
+    let retention = retention.collect();
     let policies = Policies {
         unroutable: policy(delivery.on_unroutable),
         invalid: policy(delivery.on_invalid),
@@ -92,10 +99,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
             .map(|table| outbox_table(table, &route))
             .collect(),
         ignore_tables: ignore_tables.iter().map(ignored_table).collect(),
-        limits: WindowLimits {
-            events: delivery.max_in_flight.into(),
-            bytes: delivery.max_in_flight_bytes.try_into()?,
-        },
+        limits: limits(config)?,
         max_message_bytes: delivery.max_message_bytes.map(usize::try_from).transpose()?,
         confirm_timeout: delivery.confirm_timeout,
         status_interval: config.postgres.status_interval,
@@ -108,7 +112,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         max_rate: delivery.max_rate,
     };
     Ok(RelaySettings {
-        brokers: brokers(config, &route, auto_setup)?,
+        brokers: brokers(config, &route, &format!("walrelay {}", source.slot), auto_setup)?,
         database: DatabaseSettings {
             connector,
             source,
@@ -122,8 +126,69 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
             dead_letters_max: delivery.dead_letters_max.into(),
             guard_interval: config.postgres.guard_interval,
         },
+        retention,
         shutdown_grace: delivery.shutdown_grace,
         exit_on_halt,
+    })
+}
+
+/// Everything that a replay needs.
+pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<ReplaySettings> {
+    let (connector, source) = database(config)?;
+    let delivery = &config.delivery;
+    let route = route(config)?;
+    let tables = selected(&source, args.table.as_ref())?;
+    let name = format!("walrelay {} replay", config.postgres.slot);
+    Ok(ReplaySettings {
+        connector,
+        slot: source.slot.clone(),
+        tables: tables.iter().map(|table| outbox_table(table, &route)).collect(),
+        filter: Filter {
+            ids: args.id.clone(),
+            aggregate: args.aggregate.clone(),
+            event_type: args.event_type.clone(),
+            since: args.since,
+            until: args.until,
+        },
+        max_event_bytes: delivery.max_event_bytes.try_into()?,
+        brokers: brokers(config, &route, &name, false)?,
+        delivery: ReplayConfig {
+            limits: limits(config)?,
+            max_message_bytes: delivery.max_message_bytes.map(usize::try_from).transpose()?,
+            confirm_timeout: delivery.confirm_timeout,
+            app_id: config.rabbitmq.app_id.clone(),
+            max_rate: Some(args.rate),
+        },
+        shutdown_grace: delivery.shutdown_grace,
+    })
+}
+
+/// The outbox tables that a command is about: the one it names, or all.
+pub(super) fn selected(
+    source: &Source,
+    table: Option<&QualifiedTable>,
+) -> anyhow::Result<Vec<QualifiedTable>> {
+    let Some(table) = table else {
+        return Ok(source.tables.clone());
+    };
+    anyhow::ensure!(
+        source.tables.contains(table),
+        "{table} is not among the outbox tables of the configuration"
+    );
+    Ok(vec![table.clone()])
+}
+
+fn route(config: &Config) -> anyhow::Result<Route> {
+    Ok(Route {
+        exchange: Template::parse(&config.rabbitmq.exchange)?,
+        routing_key: Template::parse(&config.rabbitmq.routing_key)?,
+    })
+}
+
+fn limits(config: &Config) -> anyhow::Result<WindowLimits> {
+    Ok(WindowLimits {
+        events: config.delivery.max_in_flight.into(),
+        bytes: config.delivery.max_in_flight_bytes.try_into()?,
     })
 }
 
@@ -150,7 +215,7 @@ fn ignored_table(table: &QualifiedTable) -> IgnoredTable {
     }
 }
 
-fn brokers(config: &Config, route: &Route, auto_setup: bool) -> anyhow::Result<Brokers> {
+fn brokers(config: &Config, route: &Route, name: &str, auto_setup: bool) -> anyhow::Result<Brokers> {
     let rabbitmq = &config.rabbitmq;
     let roots = rabbitmq
         .ca_file
@@ -168,7 +233,7 @@ fn brokers(config: &Config, route: &Route, auto_setup: bool) -> anyhow::Result<B
             tls: uri.tls.then(|| TlsVerification::Full(roots.clone())),
             uri,
             password_file: rabbitmq.password_file.clone(),
-            name: format!("walrelay {}", config.postgres.slot),
+            name: name.to_owned(),
             heartbeat: rabbitmq.heartbeat,
             exchanges: exchange.clone().into_iter().collect(),
             timeout: BROKER_TIMEOUT,

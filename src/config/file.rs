@@ -81,7 +81,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Walks one table. Keys of an `[[outbox]]` go to `entry`, all others to the layer.
+    /// Walks one table. Keys of an `[[outbox]]` and of the tables below it go to `entry`, all others to the layer.
     fn table(&mut self, prefix: &str, table: &DeTable<'_>, entry: &mut Entry) {
         for (name, value) in table {
             let at = name.span().start;
@@ -94,7 +94,7 @@ impl Reader<'_> {
                 match Value::from_toml(key, value.get_ref()) {
                     Ok(value) => {
                         let origin = self.origin_at(at);
-                        let values = if prefix == OUTBOX {
+                        let values = if key.is_of_outbox() {
                             &mut *entry
                         } else {
                             &mut self.layer.values

@@ -82,6 +82,8 @@ pub enum Presence {
 
 /// A day: no wait is longer, so that no sum of an instant and a setting can overflow.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// Only ever subtracted from the time of day, by the database. A year is humantime's, of 365.25 days.
+const TEN_YEARS: Duration = Duration::from_secs(10 * 31_557_600);
 const MIB: u64 = 1024 * 1024;
 
 /// Shorthand for the table below.
@@ -174,6 +176,15 @@ pub static KEYS: &[Key] = &[
             "an outbox table, as schema.table; one [[outbox]] for each",
         )
     },
+    key(
+        "outbox.retention.keep_sent",
+        Kind::Duration {
+            min: Duration::from_secs(1),
+            max: TEN_YEARS,
+        },
+        Presence::Optional,
+        "how long rows stay after they were marked as sent; without it for ever",
+    ),
     Key {
         secret: true,
         check: Some(not_empty),
@@ -382,6 +393,12 @@ impl Key {
     #[must_use]
     pub fn section(&self) -> &'static str {
         self.path.rsplit_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// Whether it stands below an `[[outbox]]`.
+    #[must_use]
+    pub fn is_of_outbox(&self) -> bool {
+        self.path.starts_with("outbox.")
     }
 
     /// Its name inside its section.

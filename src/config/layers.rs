@@ -30,7 +30,7 @@ pub(super) struct Layer {
 impl Layer {
     /// Takes a setting of the environment or a flag. There a key of `[[outbox]]` makes a list of one.
     pub(super) fn set(&mut self, setting: Setting) {
-        let values = if setting.key.section() == OUTBOX {
+        let values = if setting.key.is_of_outbox() {
             let entries = self.outbox.get_or_insert_with(|| vec![Entry::new()]);
             match entries.first_mut() {
                 Some(entry) => entry,
@@ -73,7 +73,7 @@ impl Settings {
             let Ok(value) = Value::from_text(key, text) else {
                 continue;
             };
-            let entries = if key.section() == OUTBOX {
+            let entries = if key.is_of_outbox() {
                 settings.outbox.iter_mut().collect()
             } else {
                 vec![&mut settings.values]
@@ -101,22 +101,21 @@ impl Settings {
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
+        let is_below_outbox = |section: &str| section.starts_with("outbox.");
         for section in suggest::sections() {
-            let keys: Vec<_> = KEYS.iter().filter(|key| key.section() == section).collect();
-            let Some(header) = keys.first().map(|key| key.header()) else {
-                continue;
-            };
-            let entries: Vec<_> = match section {
-                OUTBOX => self.outbox.iter().collect(),
-                _ => vec![&self.values],
-            };
-            for entry in entries {
-                let blank = if text.is_empty() { "" } else { "\n" };
-                text.push_str(&format!(
-                    "{blank}{header}
-{}",
-                    listing(&keys, entry)
-                ));
+            match section {
+                // A table of an [[outbox]] stands behind it.
+                OUTBOX => {
+                    for entry in &self.outbox {
+                        push_section(&mut text, section, entry);
+                        let below = suggest::sections()
+                            .into_iter()
+                            .filter(|name| is_below_outbox(name));
+                        below.for_each(|section| push_section(&mut text, section, entry));
+                    }
+                }
+                _ if is_below_outbox(section) => {}
+                _ => push_section(&mut text, section, &self.values),
             }
         }
         text
@@ -128,6 +127,16 @@ impl Settings {
             .values()
             .chain(self.outbox.iter().flat_map(Entry::values))
     }
+}
+
+/// Appends a table, with a blank line before it.
+fn push_section(text: &mut String, section: &str, entry: &Entry) {
+    let keys: Vec<_> = KEYS.iter().filter(|key| key.section() == section).collect();
+    let Some(header) = keys.first().map(|key| key.header()) else {
+        return;
+    };
+    let blank = if text.is_empty() { "" } else { "\n" };
+    text.push_str(&format!("{blank}{header}\n{}", listing(&keys, entry)));
 }
 
 fn listing(keys: &[&'static Key], entry: &Entry) -> String {

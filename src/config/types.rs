@@ -56,6 +56,8 @@ pub struct PostgresConfig {
 pub struct OutboxConfig {
     /// The table, as `schema.table`, not empty and not yet parsed.
     pub table: String,
+    /// How long rows stay after they were marked as sent; `None`: for ever.
+    pub keep_sent: Option<Duration>,
 }
 
 /// `[rabbitmq]`
@@ -205,6 +207,7 @@ impl Config {
             let values = Fields { entry, file };
             Ok(OutboxConfig {
                 table: values.required("outbox.table")?,
+                keep_sent: values.optional("outbox.retention.keep_sent"),
             })
         });
         Ok(Self {
@@ -298,6 +301,22 @@ fn contradictions(settings: &Settings) -> Vec<Problem> {
             origin: set(interval).or(set(timeout)).cloned(),
             kind,
         });
+    }
+    for entry in &settings.outbox {
+        let keeps = entry
+            .get("outbox.after_publish")
+            .is_some_and(|setting| setting.value.text() == "keep");
+        if let Some(retention) = entry.get("outbox.retention.keep_sent").filter(|_| keeps) {
+            let kind = ProblemKind::Contradiction(
+                "outbox.retention.keep_sent deletes rows that are marked as sent, but the table's after_publish = \"keep\" \
+                 marks none"
+                    .to_owned(),
+            );
+            problems.push(Problem {
+                origin: Some(retention.origin.clone()),
+                kind,
+            });
+        }
     }
     let ignored = settings.values.get("postgres.ignore_tables");
     let mut seen = BTreeSet::new();

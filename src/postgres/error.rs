@@ -17,6 +17,7 @@ use super::identifier::SlotName;
 use super::joined::Joined;
 use super::position::EventPosition;
 use super::preflight::Unfit;
+use super::rows::Unreadable;
 use super::servers::{self, FailedTry};
 use crate::fault::FaultKind;
 use crate::net::ConnectError;
@@ -175,6 +176,20 @@ pub enum Error {
         #[source]
         source: Box<ServerError>,
     },
+    /// The role may not do with an outbox table what was asked for.
+    #[error("{step}: a privilege is missing (as the table's owner: {grant})")]
+    TableGrantMissing {
+        /// What was being done.
+        step: Step,
+        /// The statements that grant it.
+        grant: String,
+        /// What the server said.
+        #[source]
+        source: Box<ServerError>,
+    },
+    /// A table's rows cannot be read or deleted whole.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
     /// walrelay's own tables are missing, or of an older version.
     #[error("{step}: walrelay's own tables are missing or of an older version")]
     OwnSchema {
@@ -259,6 +274,7 @@ impl Error {
         } else if let Self::Server { source, .. }
         | Self::Pooler(source)
         | Self::GrantMissing { source, .. }
+        | Self::TableGrantMissing { source, .. }
         | Self::OwnSchema { source, .. } = self
         {
             Some(source)
@@ -289,7 +305,8 @@ impl Error {
             Self::At { source, .. } => source.kind(),
             Self::Unfit(unfit) => unfit.kind(),
             Self::Changed(_) => FaultKind::PublicationChanged,
-            Self::GrantMissing { .. } => FaultKind::DatabaseForbidden,
+            Self::GrantMissing { .. } | Self::TableGrantMissing { .. } => FaultKind::DatabaseForbidden,
+            Self::Unreadable(unreadable) => unreadable.kind(),
             Self::OwnSchema { .. } => FaultKind::OwnSchema,
             Self::NotOurStream { .. } => FaultKind::StreamElsewhere,
             Self::SetUpUnderWay { .. } => FaultKind::DatabaseLocked,

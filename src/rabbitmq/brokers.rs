@@ -26,6 +26,12 @@ impl Brokers {
         }
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.others.len() + 1
+    }
+
     /// The one whose turn it is: of the link that is up, or of the next try.
     #[must_use]
     pub const fn current(&self) -> &Connector {

@@ -5,6 +5,7 @@ use walrelay_engine::flow::{Held, StreamError};
 use walrelay_engine::window::Failure;
 
 use crate::fault::{Fault, FaultKind};
+use crate::rabbitmq::{BrokerError, Connector};
 
 /// The kind of what stopped the stream.
 pub(super) const fn stream_kind(error: &StreamError) -> FaultKind {
@@ -32,6 +33,23 @@ pub(super) const fn is_looked_for_when_opening(kind: FaultKind) -> bool {
     matches!(kind, FaultKind::PublicationChanged)
 }
 
+/// Reply code and words of a close over a message, rather than over the connection as a whole.
+pub(super) fn refusal<'a>(error: &'a BrokerError, connector: &Connector) -> Option<(u16, &'a str)> {
+    let BrokerError::Closed {
+        reply_code,
+        reply_text,
+        ..
+    } = error
+    else {
+        return None;
+    };
+    let kind = error.kind();
+    // With a column in its name, a missing exchange is the fault of the event that named it.
+    let of_event = matches!(kind, FaultKind::ExchangeMissing | FaultKind::ExchangeForbidden)
+        && connector.exchanges.is_empty();
+    (of_event || kind == FaultKind::MessageRefused).then_some((*reply_code, reply_text))
+}
+
 /// The kind of why an event is held.
 pub(super) const fn held_kind(failure: &Failure) -> FaultKind {
     match failure {
@@ -46,9 +64,17 @@ pub(super) const fn held_kind(failure: &Failure) -> FaultKind {
 /// A held event in one line: which, and why.
 pub(super) fn held(held: &Held<'_>) -> Fault {
     let id = held.message_id.unwrap_or("without a usable id");
-    let exchange = held.exchange.unwrap_or_default();
-    let routing_key = held.routing_key.unwrap_or_default();
-    let why = match held.failure {
+    let why = why(held.failure, held.exchange, held.routing_key);
+    Fault {
+        kind: held_kind(held.failure),
+        message: format!("event {id} at {}: {why}", held.key),
+    }
+}
+
+/// Why a message was not delivered, in one line.
+pub(super) fn why(failure: &Failure, exchange: Option<&str>, routing_key: Option<&str>) -> String {
+    let (exchange, routing_key) = (exchange.unwrap_or_default(), routing_key.unwrap_or_default());
+    match failure {
         Failure::Unroutable { reply_code } => format!(
             "exchange \"{exchange}\" has no queue for routing key \"{routing_key}\" (reply code {reply_code})"
         ),
@@ -62,12 +88,6 @@ pub(super) fn held(held: &Held<'_>) -> Fault {
         Failure::Refused {
             reply_code,
             reply_text,
-        } => {
-            format!("RabbitMQ refused it (reply code {reply_code}): {reply_text}")
-        }
-    };
-    Fault {
-        kind: held_kind(held.failure),
-        message: format!("event {id} at {}: {why}", held.key),
+        } => format!("RabbitMQ refused it (reply code {reply_code}): {reply_text}"),
     }
 }

@@ -5,6 +5,8 @@ mod errands;
 mod faults;
 mod held;
 mod news;
+mod replay;
+mod retention;
 mod session;
 mod side;
 mod standby;
@@ -14,6 +16,10 @@ mod task;
 mod wake;
 mod watch;
 
+pub use walrelay_engine::flow::Replayed;
+
+pub use replay::{ReplayEnd, ReplayError, ReplayEvent, ReplaySettings, count, replay};
+pub use retention::RetentionSettings;
 pub use session::DatabaseSettings;
-pub use status::{Delivery, Failures, Role, SideState, SideStatus, Status};
+pub use status::{Delivery, Failures, RetentionStatus, Role, SideState, SideStatus, Status};
 pub use supervisor::{CareSettings, Ending, RelaySettings, run};

@@ -36,6 +36,8 @@ pub struct Status {
     pub durable: Option<Lsn>,
     /// How far the log has been received, while a session is up.
     pub received: Option<Lsn>,
+    /// Old rows.
+    pub retention: RetentionStatus,
     /// Positions reported to PostgreSQL.
     pub status_updates: u64,
     /// Sessions opened.
@@ -69,6 +71,17 @@ impl Failures {
     pub fn iter(&self) -> impl Iterator<Item = (FaultKind, u64)> {
         self.0.iter().copied()
     }
+}
+
+/// How the deleting of old rows stands. Delivery does not depend on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RetentionStatus {
+    /// Rows deleted since the start.
+    pub deleted: u64,
+    /// Rounds that failed since the start.
+    pub failures: u64,
+    /// Why the last round of a table failed.
+    pub fault: Option<Fault>,
 }
 
 /// Whose turn it is to stream from the slot.
@@ -167,6 +180,7 @@ impl Status {
             oldest_unsettled: None,
             durable: None,
             received: None,
+            retention: RetentionStatus::default(),
             status_updates: 0,
             sessions: 0,
             links: 0,

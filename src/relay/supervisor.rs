@@ -25,6 +25,7 @@ pub use errands::CareSettings;
 use super::errands::Errands;
 use super::held::{HeldTold, tell_discarded};
 use super::news::{self, News, Tell};
+use super::retention::{Retention, RetentionSettings};
 use super::session;
 use super::side::Side;
 use super::status::{Delivery, Status};
@@ -55,6 +56,8 @@ pub struct RelaySettings {
     pub flow: FlowConfig,
     /// What happens to failed events, and the guard.
     pub care: CareSettings,
+    /// The tables whose old rows go.
+    pub retention: Vec<RetentionSettings>,
     /// How long a stop waits for what is in flight.
     pub shutdown_grace: Duration,
     /// End on a halt instead of waiting for a person.
@@ -89,6 +92,7 @@ struct Relay {
     brokers: Brokers,
     errands: Errands,
     care: Care,
+    retention: Retention,
     status: watch::Sender<Status>,
     /// Looks out for the server's shutdown, while a session is up.
     watch: Option<Watch>,
@@ -112,6 +116,7 @@ impl Relay {
             flow: Flow::new(settings.flow.clone()),
             errands: Errands::new(),
             care: Care::new(Instant::now(), &settings.care),
+            retention: Retention::new(&settings.retention, Instant::now()),
             wake: Wake::new(settings.database.start.wal_sender_timeout),
             brokers: settings.brokers.clone(),
             settings,
@@ -177,6 +182,9 @@ impl Relay {
         }
         self.send_status(now);
         self.start_errand(now);
+        if self.streams() {
+            self.retention.start_if_due(&self.settings.database, now);
+        }
         if let Some(watch) = &mut self.watch {
             watch.look_if_due(!self.flow.wants_stream(), now);
         }
@@ -306,6 +314,11 @@ impl Relay {
             worked = true;
             self.errand_done(result, now);
         }
+        if let Poll::Ready(retention) = self.retention.poll(cx) {
+            worked = true;
+            self.status
+                .send_modify(|status| status.retention.clone_from(retention));
+        }
         if let Some(watch) = &mut self.watch
             && let Poll::Ready(seen) = watch.poll_look(cx)
         {
@@ -350,7 +363,13 @@ impl Relay {
             "stopping"
         );
         self.flow.stop();
+        self.retention.interrupt();
         self.stop_by = Some(Instant::now() + grace);
+    }
+
+    /// Whether it is this instance that streams from the slot, as far as is known, and goes on doing so.
+    fn streams(&mut self) -> bool {
+        self.database.up().is_some() && !self.role_unknown && self.stop_by.is_none()
     }
 
     fn ending(&self, now: Instant) -> Option<Ending> {
@@ -403,6 +422,10 @@ impl Relay {
         let broker = self.broker.deadline().filter(|_| !self.role_unknown);
         let look = self.watch.as_ref().and_then(Watch::deadline);
         let errand = self.errand_deadline();
+        let retention = match self.streams() {
+            true => self.retention.deadline(),
+            false => None,
+        };
         [
             self.flow.deadline(),
             database,
@@ -410,6 +433,7 @@ impl Relay {
             link,
             look,
             errand,
+            retention,
             self.stop_by,
         ]
         .into_iter()
@@ -441,7 +465,7 @@ impl Relay {
     }
 }
 
-async fn open_link(connector: Connector) -> Result<Link, Fault> {
+pub(super) async fn open_link(connector: Connector) -> Result<Link, Fault> {
     connector.connect().await.map_err(|error| connector.fault(&error))
 }
 

@@ -24,7 +24,8 @@ pub struct Properties<'a> {
 }
 
 /// The commit LSN and `tx_seq` of one of our own messages, from the content header by which it came back;
-/// `None` where it lacks these headers, so is not ours.
+/// `None` where it lacks these headers, so is not ours. A replayed message has the invalid LSN, where nothing ever
+/// commits, and its `replay_seq`.
 ///
 /// # Errors
 /// A payload that is no content header of the basic class.
@@ -33,16 +34,20 @@ pub fn returned_key(header_payload: &[u8]) -> Result<Option<(Lsn, u64)>, AmqpErr
     let Some(headers) = content.properties.headers() else {
         return Ok(None);
     };
-    let (mut commit_lsn, mut tx_seq) = (None, None);
+    let (mut commit_lsn, mut tx_seq, mut replay_seq) = (None, None, None);
     for entry in headers.iter() {
         let (name, value) = entry?;
         if name == header::COMMIT_LSN.as_bytes() {
             commit_lsn = lsn(value);
         } else if name == header::TX_SEQ.as_bytes() {
             tx_seq = value.integer().and_then(|number| u64::try_from(number).ok());
+        } else if name == header::REPLAY_SEQ.as_bytes() {
+            replay_seq = value.integer().and_then(|number| u64::try_from(number).ok());
         }
     }
-    Ok(commit_lsn.zip(tx_seq))
+    Ok(replay_seq
+        .map(|seq| (Lsn::INVALID, seq))
+        .or(commit_lsn.zip(tx_seq)))
 }
 
 impl<'a> ContentHeader<'a> {

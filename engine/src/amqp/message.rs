@@ -53,10 +53,26 @@ pub struct HeaderParts<'a> {
     pub aggregate_type: &'a str,
     /// The aggregate.
     pub aggregate_id: &'a str,
-    /// The transaction's commit LSN, sent as text.
-    pub commit_lsn: Lsn,
-    /// The event's number in its transaction, from 0.
-    pub tx_seq: u64,
+    /// What a return is recognised by.
+    pub origin: Origin,
+}
+
+/// Where a message comes from; the broker gives it back with a returned message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The stream: headers `commit_lsn` and `tx_seq`.
+    Stream {
+        /// The transaction's commit LSN, sent as text.
+        commit_lsn: Lsn,
+        /// The event's number in its transaction, from 0.
+        tx_seq: u64,
+    },
+    /// The table, on request: headers `replayed`, which is true, and `replay_seq`. A table does not tell where the
+    /// transaction committed.
+    Replay {
+        /// The message's number in its replay, from 0.
+        seq: u64,
+    },
 }
 
 impl Message {
@@ -167,8 +183,16 @@ impl HeaderParts<'_> {
     fn write(&self, headers: &mut TableWriter<'_>) -> Result<(), EncodeError> {
         headers.text(header::AGGREGATE_TYPE, self.aggregate_type)?;
         headers.text(header::AGGREGATE_ID, self.aggregate_id)?;
-        headers.display(header::COMMIT_LSN, self.commit_lsn)?;
-        headers.number(header::TX_SEQ, self.tx_seq)
+        match self.origin {
+            Origin::Stream { commit_lsn, tx_seq } => {
+                headers.display(header::COMMIT_LSN, commit_lsn)?;
+                headers.number(header::TX_SEQ, tx_seq)
+            }
+            Origin::Replay { seq } => {
+                headers.bool(header::REPLAYED, true)?;
+                headers.number(header::REPLAY_SEQ, seq)
+            }
+        }
     }
 }
 

@@ -31,6 +31,6 @@ pub use constants::{FRAME_MIN_SIZE, FRAME_OVERHEAD, PROTOCOL_HEADER};
 pub use content::{ContentHeader, Properties, returned_key};
 pub use error::{AmqpError, EncodeError};
 pub use frame::{Frame, FrameKind};
-pub use message::{HeaderParts, Message, MessageParts};
+pub use message::{HeaderParts, Message, MessageParts, Origin};
 pub use method::{Close, Method, Return};
 pub use table::{FieldArray, FieldValue, Table};

@@ -35,12 +35,8 @@ impl Flow {
     /// A link is up: what is unsettled is sent over it, in order.
     pub fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant) {
         self.link_lost();
-        self.link = Some(Link {
-            frame_max,
-            max_message_bytes: self.config.max_message_bytes.unwrap_or(max_message_bytes),
-            blocked: false,
-            answering_since: now,
-        });
+        let max_message_bytes = self.config.max_message_bytes.unwrap_or(max_message_bytes);
+        self.link = Some(Link::new(frame_max, max_message_bytes, now));
     }
 
     /// The link is lost: everything unanswered counts as unsent.
@@ -189,9 +185,8 @@ impl Flow {
 
     /// When the oldest unanswered message has waited too long (rule 12); not while the broker is blocked.
     pub(super) fn confirm_deadline(&self) -> Option<Instant> {
-        let link = self.link.filter(|link| !link.blocked)?;
-        let (_, published_at) = self.confirms.oldest()?;
-        Some(published_at.max(link.answering_since) + self.config.confirm_timeout)
+        self.link?
+            .confirm_deadline(&self.confirms, self.config.confirm_timeout)
     }
 
     /// When the held event may be tried again, if nothing stands in its way.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Flow, HISTORY};
-use crate::amqp::{HeaderParts, Message, MessageParts};
+use crate::amqp::{HeaderParts, Message, MessageParts, Origin};
 use crate::decode::DecodeError;
 use crate::event::{InvalidRow, Mapping, MappingError};
 use crate::key::{EventKey, TransactionKey};
@@ -255,7 +255,7 @@ impl Flow {
                 let encoded = encode(
                     mapping,
                     &insert.new,
-                    key,
+                    key.into(),
                     &self.config.app_id,
                     &mut self.scratch,
                     &mut buffer,
@@ -287,7 +287,7 @@ impl Flow {
                 self.counters.read += 1;
                 let admission = Admission {
                     key,
-                    transaction: session.ledger.admit(),
+                    transaction: Some(session.ledger.admit()),
                     message,
                     row,
                     aggregate,
@@ -304,11 +304,31 @@ impl Flow {
     }
 }
 
+/// What a message says of its event beyond the row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stamp {
+    /// Seconds since 1970.
+    pub(super) timestamp: u64,
+    pub(super) origin: Origin,
+}
+
+impl From<EventKey> for Stamp {
+    fn from(key: EventKey) -> Self {
+        Self {
+            timestamp: key.transaction.commit_time.unix_seconds(),
+            origin: Origin::Stream {
+                commit_lsn: key.transaction.commit_lsn,
+                tx_seq: key.tx_seq,
+            },
+        }
+    }
+}
+
 /// Encodes a row as a message into `buffer`.
 pub(super) fn encode(
     mapping: &Mapping,
     row: &Tuple<'_>,
-    key: EventKey,
+    stamp: Stamp,
     app_id: &str,
     scratch: &mut super::Scratch,
     buffer: &mut Vec<u8>,
@@ -324,13 +344,12 @@ pub(super) fn encode(
         message_id: event.id,
         message_type: event.event_type,
         content_type: event.payload.payload_type.content_type(),
-        timestamp: key.transaction.commit_time.unix_seconds(),
+        timestamp: stamp.timestamp,
         app_id,
         headers: HeaderParts {
             aggregate_type: event.aggregate_type,
             aggregate_id: event.aggregate_id,
-            commit_lsn: key.transaction.commit_lsn,
-            tx_seq: key.tx_seq,
+            origin: stamp.origin,
         },
     };
     Message::encode_with(buffer, &parts, |body| event.payload.append_to(body))

@@ -8,6 +8,7 @@
 mod delivery;
 mod failure;
 mod intake;
+mod replay;
 mod retries;
 mod stored;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 pub use delivery::{CHANNEL, DeliveryError};
 pub use failure::{Discarded, Held, SetAside};
 pub use intake::{Intake, StreamError};
+pub use replay::{Replay, ReplayConfig, ReplayFailed, Replayed};
 pub use retries::{RETRY_PREFIX, RetryFailure, RetryOver, RetryToken};
 pub use stored::{StoredEvent, Unfit};
 
@@ -141,6 +143,23 @@ struct Link {
     blocked: bool,
     /// Confirm time-outs count from here at the earliest: while blocked the broker answers nothing.
     answering_since: Instant,
+}
+
+impl Link {
+    const fn new(frame_max: u32, max_message_bytes: usize, now: Instant) -> Self {
+        Self {
+            frame_max,
+            max_message_bytes,
+            blocked: false,
+            answering_since: now,
+        }
+    }
+
+    /// When the oldest unanswered message has waited too long (rule 12); never while the broker is blocked.
+    fn confirm_deadline(&self, confirms: &Confirms, timeout: Duration) -> Option<Instant> {
+        let (_, published_at) = confirms.oldest().filter(|_| !self.blocked)?;
+        Some(published_at.max(self.answering_since) + timeout)
+    }
 }
 
 /// Totals since the start.

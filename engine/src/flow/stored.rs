@@ -6,7 +6,7 @@ use crate::amqp::Message;
 use crate::decode::DecodeError;
 use crate::event::{InvalidRow, Mapping, MappingError, OutboxTable};
 use crate::key::EventKey;
-use crate::pgoutput::{self, kind, tag};
+use crate::pgoutput::{self, TextValue, insert_of, relation_of};
 
 /// The oid of `text`, which stands for all columns but the payload: they are read as text whatever they are.
 /// Fixed in PostgreSQL's `pg_type.dat`.
@@ -108,57 +108,32 @@ impl StoredEvent {
             MappingError::TemplateColumnMissing { column, .. } => Unfit::NotKept { column },
             error @ MappingError::PayloadType { .. } => Unfit::Mapping(error),
         })?;
-        encode(&mapping, &insert.new, self.key, app_id, scratch, &mut Vec::new()).map_err(Unfit::Row)
+        encode(
+            &mapping,
+            &insert.new,
+            self.key.into(),
+            app_id,
+            scratch,
+            &mut Vec::new(),
+        )
+        .map_err(Unfit::Row)
     }
 
     /// The Relation message that would come before the row.
-    /// <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
     fn relation(&self, payload_type: u32) -> Vec<u8> {
-        let mut out = vec![tag::RELATION];
-        out.extend_from_slice(&[0; size_of::<u32>()]);
-        put_text(&mut out, &self.schema);
-        put_text(&mut out, &self.table);
-        // The replica identity, which nothing looks at.
-        out.push(b'd');
-        self.put_count(&mut out);
-        for (name, _) in &self.columns {
-            out.push(0);
-            put_text(&mut out, name);
+        let columns = self.columns.iter().map(|(name, _)| {
             let type_oid = if name == "payload" { payload_type } else { TEXT_OID };
-            out.extend_from_slice(&type_oid.to_be_bytes());
-            out.extend_from_slice(&(-1_i32).to_be_bytes());
-        }
-        out
+            (name.as_str(), type_oid)
+        });
+        relation_of(&self.schema, &self.table, columns)
     }
 
     /// The Insert message that brought the row.
     fn insert(&self) -> Vec<u8> {
-        let mut out = vec![tag::INSERT];
-        out.extend_from_slice(&[0; size_of::<u32>()]);
-        out.push(kind::NEW_ROW);
-        self.put_count(&mut out);
-        for (_, value) in &self.columns {
-            match value {
-                None => out.push(kind::NULL),
-                Some(text) => {
-                    out.push(kind::TEXT);
-                    // A longer one is cut off for the decoder, which says so.
-                    let length = i32::try_from(text.len()).unwrap_or(i32::MAX);
-                    out.extend_from_slice(&length.to_be_bytes());
-                    out.extend_from_slice(text.as_bytes());
-                }
-            }
-        }
-        out
+        let values = self.columns.iter().map(|(_, value)| match value {
+            None => TextValue::Null,
+            Some(text) => TextValue::Text(text),
+        });
+        insert_of(values)
     }
-
-    fn put_count(&self, out: &mut Vec<u8>) {
-        let count = u16::try_from(self.columns.len()).unwrap_or(u16::MAX);
-        out.extend_from_slice(&count.to_be_bytes());
-    }
-}
-
-fn put_text(out: &mut Vec<u8>, text: &str) {
-    out.extend_from_slice(text.as_bytes());
-    out.push(0);
 }

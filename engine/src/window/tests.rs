@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Lsn;
-use crate::amqp::{HeaderParts, MessageParts};
+use crate::amqp::{HeaderParts, MessageParts, Origin};
 use crate::key::TransactionKey;
 use crate::ledger::Ledger;
 use crate::pgoutput;
@@ -43,8 +43,10 @@ pub(super) fn message(window: &mut Window, bytes: usize) -> Message {
         headers: HeaderParts {
             aggregate_type: "",
             aggregate_id: "",
-            commit_lsn: Lsn::new(0x1000_0000),
-            tx_seq: 0,
+            origin: Origin::Stream {
+                commit_lsn: Lsn::new(0x1000_0000),
+                tx_seq: 0,
+            },
         },
     };
     let envelope = Message::encode(&mut buffer, &parts, b"").unwrap();
@@ -58,7 +60,7 @@ pub(super) fn message(window: &mut Window, bytes: usize) -> Message {
 pub(super) fn admission(key: EventKey, message: Option<Message>) -> Admission {
     Admission {
         key,
-        transaction: transaction(),
+        transaction: Some(transaction()),
         message,
         row: None,
         aggregate: 0,

@@ -24,7 +24,8 @@ fn without_anything_set_the_defaults_hold() {
     assert_eq!(
         outbox,
         [OutboxConfig {
-            table: "public.outbox_events".to_owned()
+            table: "public.outbox_events".to_owned(),
+            keep_sent: None,
         }]
     );
     assert_eq!(rabbitmq.exchange, "outbox");

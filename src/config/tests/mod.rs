@@ -5,6 +5,7 @@ mod layers;
 mod lists;
 mod problems;
 mod properties;
+mod retention;
 mod shown;
 
 use std::path::Path;

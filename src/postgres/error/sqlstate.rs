@@ -14,6 +14,10 @@ impl SqlState {
     pub const FEATURE_NOT_SUPPORTED: Self = Self(*b"0A000");
     /// `invalid_parameter_value`.
     pub const INVALID_PARAMETER_VALUE: Self = Self(*b"22023");
+    /// `invalid_text_representation`: a text that is no value of the type it is cast to.
+    pub const INVALID_TEXT: Self = Self(*b"22P02");
+    /// `numeric_value_out_of_range`.
+    pub const OUT_OF_RANGE: Self = Self(*b"22003");
     /// `invalid_authorization_specification`.
     pub const INVALID_AUTHORIZATION: Self = Self(*b"28000");
     /// `invalid_password`.
@@ -42,6 +46,8 @@ impl SqlState {
     pub const NOT_IN_PREREQUISITE_STATE: Self = Self(*b"55000");
     /// `object_in_use`: another process streams from the slot.
     pub const OBJECT_IN_USE: Self = Self(*b"55006");
+    /// `query_canceled`: `statement_timeout` ran out.
+    pub const QUERY_CANCELED: Self = Self(*b"57014");
     /// `lock_not_available`: `lock_timeout` ran out.
     pub const LOCK_NOT_AVAILABLE: Self = Self(*b"55P03");
     /// `admin_shutdown`: a shutdown, an administrator's kill, or a slot that was just lost.

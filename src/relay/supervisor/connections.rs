@@ -129,32 +129,16 @@ impl Relay {
         self.flow.session_lost();
         self.errands.stream_lost();
         self.care.stream_lost();
+        self.retention.interrupt();
         self.watch = None;
         drop(self.database.failed(fault, now));
     }
 
     pub(super) fn fail_link(&mut self, error: &BrokerError, now: Instant) {
-        let fault = self.brokers.current().fault(error);
-        // With a column in its name, a missing exchange is the fault of the event that named it.
-        let of_event = matches!(
-            fault.kind,
-            FaultKind::ExchangeMissing | FaultKind::ExchangeForbidden
-        ) && self.brokers.current().exchanges.is_empty();
-        if let BrokerError::Closed {
-            reply_code,
-            reply_text,
-            ..
-        } = error
-            && (of_event || fault.kind == FaultKind::MessageRefused)
-        {
-            self.flow.link_refused(*reply_code, reply_text, now);
-            return self.lose_link(
-                Fault {
-                    kind: FaultKind::BrokerClosed,
-                    ..fault
-                },
-                now,
-            );
+        let mut fault = self.brokers.current().fault(error);
+        if let Some((reply_code, reply_text)) = faults::refusal(error, self.brokers.current()) {
+            self.flow.link_refused(reply_code, reply_text, now);
+            fault.kind = FaultKind::BrokerClosed;
         }
         self.lose_link(fault, now);
     }

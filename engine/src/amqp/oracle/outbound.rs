@@ -9,7 +9,7 @@ use super::{generate, parse, payload};
 use crate::Lsn;
 use crate::amqp::encode::{self, ClientProperties};
 use crate::amqp::{
-    EncodeError, Frame, FrameKind, HeaderParts, Message, MessageParts, PROTOCOL_HEADER, returned_key,
+    EncodeError, Frame, FrameKind, HeaderParts, Message, MessageParts, Origin, PROTOCOL_HEADER, returned_key,
 };
 
 fn parts() -> MessageParts<'static> {
@@ -26,8 +26,10 @@ fn parts() -> MessageParts<'static> {
         headers: HeaderParts {
             aggregate_type: "order",
             aggregate_id: "42",
-            commit_lsn: Lsn::new(0x16_B374_D848),
-            tx_seq: 7,
+            origin: Origin::Stream {
+                commit_lsn: Lsn::new(0x16_B374_D848),
+                tx_seq: 7,
+            },
         },
     }
 }
@@ -210,9 +212,13 @@ fn a_text_of_more_than_255_bytes_is_refused_by_name_and_leaves_nothing_behind() 
 #[test]
 fn a_number_beyond_rabbitmqs_widest_is_refused() {
     let mut parts = parts();
-    parts.headers.tx_seq = u64::MAX / 2;
+    let stream = |tx_seq| Origin::Stream {
+        commit_lsn: Lsn::new(1),
+        tx_seq,
+    };
+    parts.headers.origin = stream(u64::MAX / 2);
     assert!(Message::encode(&mut Vec::new(), &parts, b"").is_ok());
-    parts.headers.tx_seq += 1;
+    parts.headers.origin = stream(u64::MAX / 2 + 1);
     let refused = Message::encode(&mut Vec::new(), &parts, b"");
     assert_eq!(
         refused,
@@ -349,14 +355,20 @@ fn assert_read_as_meant(parts: &MessageParts<'_>, body: &[u8], frame_max: u32) {
         "aggregate_id".into(),
         AMQPValue::LongString(headers.aggregate_id.into()),
     );
-    table.insert(
-        "commit_lsn".into(),
-        AMQPValue::LongString(headers.commit_lsn.to_string().into()),
-    );
-    table.insert(
-        "tx_seq".into(),
-        AMQPValue::LongLongInt(i64::try_from(headers.tx_seq).unwrap()),
-    );
+    let number = |number| AMQPValue::LongLongInt(i64::try_from(number).unwrap());
+    let expected_key = match headers.origin {
+        Origin::Stream { commit_lsn, tx_seq } => {
+            let text = AMQPValue::LongString(commit_lsn.to_string().into());
+            table.insert("commit_lsn".into(), text);
+            table.insert("tx_seq".into(), number(tx_seq));
+            (commit_lsn, tx_seq)
+        }
+        Origin::Replay { seq } => {
+            table.insert("replayed".into(), AMQPValue::Boolean(true));
+            table.insert("replay_seq".into(), number(seq));
+            (Lsn::INVALID, seq)
+        }
+    };
     let mut properties = basic::AMQPProperties::default()
         .with_headers(table)
         .with_delivery_mode(if parts.persistent { 2 } else { 1 })
@@ -390,7 +402,7 @@ fn assert_read_as_meant(parts: &MessageParts<'_>, body: &[u8], frame_max: u32) {
 
     let header = generate(&frames[1]);
     let key = returned_key(payload(&header, FrameKind::Header, 1));
-    assert_eq!(key, Ok(Some((headers.commit_lsn, headers.tx_seq))));
+    assert_eq!(key, Ok(Some(expected_key)));
 }
 
 proptest! {
@@ -400,13 +412,15 @@ proptest! {
     fn a_message_is_read_as_meant(
         (frame_max, size) in frame_max_and_body_size(),
         texts in prop::array::uniform8("\\PC{0,60}"),
-        (mandatory, persistent) in any::<(bool, bool)>(),
+        (mandatory, persistent, replayed) in any::<(bool, bool, bool)>(),
         (timestamp, lsn, tx_seq) in (any::<u64>(), any::<u64>(), 0..=u64::MAX / 2),
         first in any::<u8>(),
     ) {
         let [exchange, routing_key, message_id, message_type, content_type, app_id, aggregate_type, aggregate_id] =
             texts.each_ref().map(String::as_str);
-        let headers = HeaderParts { aggregate_type, aggregate_id, commit_lsn: Lsn::new(lsn), tx_seq };
+        let commit_lsn = Lsn::new(lsn);
+        let origin = if replayed { Origin::Replay { seq: tx_seq } } else { Origin::Stream { commit_lsn, tx_seq } };
+        let headers = HeaderParts { aggregate_type, aggregate_id, origin };
         let parts = MessageParts {
             exchange,
             routing_key,

@@ -7,6 +7,7 @@ mod isolation;
 mod many_retries;
 mod pace;
 mod policies;
+mod replay;
 mod retries;
 mod rig;
 mod sessions;

@@ -1,0 +1,65 @@
+//! What is deleted after a while.
+
+use super::*;
+
+#[test]
+fn each_outbox_has_a_retention_of_its_own() {
+    let text = format!(
+        "{URLS}[[outbox]]\ntable = 'a.b'\n[outbox.retention]\nkeep_sent = '7d'\n[[outbox]]\ntable = 'c.d'\n"
+    );
+    let kept = |loaded: &Loaded| -> Vec<_> {
+        let outbox = loaded.config.outbox.iter();
+        outbox
+            .map(|outbox| outbox.keep_sent.map(|keep| keep.as_secs()))
+            .collect()
+    };
+    let loaded_file = loaded(&text, &Sources::default());
+    assert_eq!(kept(&loaded_file), [Some(7 * 86_400), None]);
+    let shown = loaded_file.settings.to_toml();
+    let place = |text: &str| shown.find(text).expect(text);
+    let order = [
+        place("table = \"a.b\""),
+        place("[outbox.retention]\nkeep_sent = \"7days\"  # walrelay.toml:6"),
+        place("table = \"c.d\""),
+        place("[outbox.retention]\n# keep_sent is not set"),
+    ];
+    assert!(order.is_sorted(), "{shown}");
+    let one = loaded(
+        URLS,
+        &environment(&[("WALRELAY_OUTBOX_RETENTION_KEEP_SENT", "30d")]),
+    );
+    assert_eq!(kept(&one), [Some(30 * 86_400)]);
+    assert_eq!(
+        error_of("[[outbox]]\ntable = 'a.b'\n[outbox.retention]\nkeep_sent = '0s'\n"),
+        "walrelay.toml:6: outbox.retention.keep_sent must be from 1s to 10years, not \"0s\""
+    );
+}
+
+#[test]
+fn a_retention_contradicts_rows_that_are_never_marked() {
+    static AFTER_PUBLISH: Key = Key {
+        path: "outbox.after_publish",
+        kind: Kind::Choice(&["mark", "keep"]),
+        presence: Presence::Optional,
+        secret: false,
+        check: None,
+        help: "",
+    };
+    let text = format!("{URLS}[[outbox]]\ntable = 'a.b'\n[outbox.retention]\nkeep_sent = '7d'\n");
+    let mut settings = loaded(&text, &Sources::default()).settings;
+    for (word, contradicts) in [("mark", false), ("keep", true)] {
+        let setting = Setting {
+            key: &AFTER_PUBLISH,
+            value: Value::Word(word),
+            origin: Origin::Default,
+        };
+        settings.outbox[0].insert(AFTER_PUBLISH.path, setting);
+        let problems = Config::build(&settings, "walrelay.toml")
+            .err()
+            .unwrap_or_default();
+        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        let expected = "walrelay.toml:6: outbox.retention.keep_sent deletes rows that are marked as sent, but the table's \
+                        after_publish = \"keep\" marks none";
+        assert_eq!(problems, [expected][usize::from(!contradicts)..]);
+    }
+}
