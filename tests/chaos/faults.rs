@@ -12,7 +12,7 @@ use walrelay_testbed::{Direction, QueueOptions, Signal, TcpProxy};
 
 use crate::history::Struck;
 use crate::schedule::{Fault, Kind, Target};
-use crate::stage::{EXCHANGE, FANOUT, GRACE, Stage};
+use crate::stage::{EXCHANGE, FANOUT, GRACE, KEYS, Stage};
 
 /// A queue that is full for a while.
 const FULL: &str = "full";
@@ -53,7 +53,13 @@ impl Stage<'_> {
             }
             Kind::QueueFull => self.fill_queue(fault.detail % 30).await?,
             Kind::BindingRemoved => {
-                let unbind = async || Ok(self.vhost.unbind_exchange(FANOUT, EXCHANGE, "#").await?);
+                // All keys, or one: then what fails has successors that do not.
+                let unbind = async || {
+                    for key in KEYS.iter().skip(fault.detail as usize % 2) {
+                        self.vhost.unbind_exchange(FANOUT, EXCHANGE, key).await?;
+                    }
+                    Ok(())
+                };
                 self.insist("no binding", unbind).await?;
             }
             Kind::ExchangeDeleted => {
@@ -148,7 +154,12 @@ impl Stage<'_> {
     }
 
     async fn bind(&self) -> Result<()> {
-        let bind = async || Ok(self.vhost.bind_exchange(FANOUT, EXCHANGE, "#").await?);
+        let bind = async || {
+            for key in KEYS {
+                self.vhost.bind_exchange(FANOUT, EXCHANGE, key).await?;
+            }
+            Ok(())
+        };
         self.insist("the binding", bind).await
     }
 

@@ -16,8 +16,11 @@ use crate::schedule::Settings;
 /// What the relays publish to.
 pub(crate) const EXCHANGE: &str = "outbox";
 
-/// What everything from [`EXCHANGE`] goes to, by one binding, so that all queues lose and regain it at once.
+/// What everything from [`EXCHANGE`] goes to, by [`KEYS`], so that all queues lose and regain a key at once.
 pub(crate) const FANOUT: &str = "all";
+
+/// The bindings: events of an aggregate have one key or the other.
+pub(crate) const KEYS: [&str; 2] = ["*.Happened", "*.Changed"];
 
 /// The stream whose order is the truth.
 pub(crate) const STREAM: &str = "stream";
@@ -81,7 +84,9 @@ impl<'a> Stage<'a> {
         for (name, kind) in [(EXCHANGE, ExchangeKind::Topic), (FANOUT, ExchangeKind::Fanout)] {
             vhost.declare_exchange(name, kind).await?;
         }
-        vhost.bind_exchange(FANOUT, EXCHANGE, "#").await?;
+        for key in KEYS {
+            vhost.bind_exchange(FANOUT, EXCHANGE, key).await?;
+        }
         for queue in [
             QueueOptions::stream(STREAM),
             QueueOptions::of_kind(QUEUE, settings.queue),

@@ -34,7 +34,7 @@ language plpgsql as $$
 begin
   perform from chaos_aggregates where aggregate >= first and aggregate < first + span order by aggregate for update;
   insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
-  select (prefix || lpad(to_hex(i), 8, '0'))::uuid, 'order', aggregate, 'Happened',
+  select (prefix || lpad(to_hex(i), 8, '0'))::uuid, 'order', aggregate, case when (next + i / span) % 5 = 0 then 'Changed' else 'Happened' end,
          jsonb_build_object('n', next + i / span, 'text', repeat(E'ä"\\ 中', size / 5 + 1))
   from generate_series(0, count - 1) i join chaos_aggregates on aggregate = first + i % span order by i;
   update chaos_aggregates set next = next + count / span + 1 where aggregate >= first and aggregate < first + span;
