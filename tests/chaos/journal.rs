@@ -60,11 +60,6 @@ impl Journal {
         self.with(|read| read.ids.len() as u64)
     }
 
-    /// How many of these have not come.
-    pub(crate) fn missing<'a>(&self, ids: impl Iterator<Item = &'a Uuid>) -> usize {
-        self.with(|read| ids.filter(|id| !read.ids.contains(id)).count())
-    }
-
     /// All of it, and what it should not hold.
     pub(crate) fn take(&self) -> (Vec<Entry>, Vec<String>) {
         self.with(|read| {

@@ -104,6 +104,6 @@ async fn nothing_is_lost_or_out_of_order_in_a_long_run() -> Result<()> {
     let mut settings = Settings::of(seed.parse().context("a seed")?, strict);
     let time = Duration::try_from_secs_f64(60.0 * minutes.parse::<f64>()?).context("minutes")?;
     // What takes a while to deliver would leave a short run little time for faults.
-    settings.large = u32::try_from(300 * time.as_secs())?.clamp(settings.large, 200_000);
+    settings.large = u32::try_from(300 * time.as_secs())?.clamp(settings.large, 100_000);
     prove(settings, Length::Time(time)).await
 }

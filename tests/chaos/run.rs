@@ -1,6 +1,5 @@
 //! A run: round after round of faults under load, then everything is mended, delivered and judged.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,11 +8,11 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 use walrelay_testbed::{Keep, Recorder, eventually};
 
-use crate::history::{Committed, History, Round};
+use crate::history::{History, Round};
 use crate::journal::{Journal, Marker, flushed};
 use crate::schedule::{Fault, Settings};
 use crate::stage::{GRACE, LONG, QUEUE, STREAM, Servers, Stage};
-use crate::writers::{Writers, committed, dead_letters, prepare};
+use crate::writers::{Writers, committed, count_committed, dead_letters, prepare};
 
 /// Nothing is broken for so long after each round: what comes twice then has no excuse.
 const CALM: Duration = Duration::from_millis(1000);
@@ -43,10 +42,11 @@ pub(crate) async fn run(settings: Settings, length: Length, servers: &mut Server
     let rounds = stage.rounds(length, &journal, &writers).await?;
     let rolled_back = writers.stop().await?;
     let client = stage.database.client().await?;
-    let committed = committed(&client).await?;
-    stage.drain(&client, &journal, &queue, &committed).await?;
-    let dead_letters = dead_letters(&client).await?;
+    stage.drain(&client, &journal, &queue).await?;
     stage.stop_relays().await?;
+    // Only now: it takes a while, and the proxies run on this thread.
+    let committed = committed(&client).await?;
+    let dead_letters = dead_letters(&client).await?;
     let (stream, strange) = journal.take();
     strange.into_iter().for_each(|text| stage.complain(text));
     let queue = queue
@@ -156,18 +156,12 @@ impl Stage<'_> {
     }
 
     /// Waits until everything has come everywhere. What does not come is for the verdict.
-    async fn drain(
-        &self,
-        client: &Client,
-        journal: &Journal,
-        queue: &Recorder,
-        committed: &HashMap<Uuid, Committed>,
-    ) -> Result<()> {
+    async fn drain(&self, client: &Client, journal: &Journal, queue: &Recorder) -> Result<()> {
         self.retry_dead_letters().await?;
-        let all =
-            async || journal.distinct() >= committed.len() as u64 && journal.missing(committed.keys()) == 0;
+        let count = count_committed(client).await?;
+        let all = async || journal.distinct() >= count;
         let stream = while_it_moves("everything in the stream", journal, all).await;
-        let queue = queue.wait_for_distinct(committed.len(), LONG).await;
+        let queue = queue.wait_for_distinct(usize::try_from(count)?, LONG).await;
         let acknowledged = self.acknowledged(client, journal).await;
         for error in [stream, queue.map_err(anyhow::Error::from), acknowledged]
             .into_iter()

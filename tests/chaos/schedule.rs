@@ -246,7 +246,7 @@ impl Transaction {
         match WriterKind::ALL[writer] {
             WriterKind::Small | WriterKind::Asynchronous => small(&mut random),
             // The first of its kind, and some more, are as large as they get.
-            WriterKind::Large if number.is_multiple_of(8) => large(&mut random, settings.large),
+            WriterKind::Large if number.is_multiple_of(12) => large(&mut random, settings.large),
             WriterKind::Large => large(&mut random, 2_000),
         }
     }

@@ -82,6 +82,14 @@ impl Writers {
     }
 }
 
+/// How many events are committed, by the database's account.
+pub(crate) async fn count_committed(client: &Client) -> Result<u64> {
+    let row = client
+        .query_one("select count(*) from chaos_committed", &[])
+        .await?;
+    Ok(row.get::<_, i64>(0).try_into()?)
+}
+
 /// What is committed, by the database's account.
 pub(crate) async fn committed(client: &Client) -> Result<HashMap<Uuid, Committed>> {
     let sql = "select id::text, aggregate, number, payload from chaos_committed";
