@@ -70,8 +70,8 @@ pub struct Entry {
 pub struct Admission {
     /// Which event.
     pub key: EventKey,
-    /// Its transaction.
-    pub transaction: TransactionNo,
+    /// Its transaction; none for a row that the stream does not bring.
+    pub transaction: Option<TransactionNo>,
     /// The message; without one the event must be [failed](Window::fail) at once.
     pub message: Option<Message>,
     /// The row, where it may become a dead letter.
@@ -231,7 +231,7 @@ impl Window {
         self.unsettled += 1;
         let entry = Entry {
             key,
-            transaction: Some(transaction),
+            transaction,
             state: State::Queued,
             message,
             row,
@@ -242,6 +242,12 @@ impl Window {
         self.bytes += entry.len();
         self.entries.push_back(entry);
         place
+    }
+
+    /// The oldest event, which is unsettled.
+    #[must_use]
+    pub fn oldest(&self) -> Option<EventKey> {
+        self.entries.front().map(|entry| entry.key)
     }
 
     /// Looks an event up that a new session brings again.

@@ -95,4 +95,5 @@ pub(super) mod header {
     pub(in crate::amqp) const AGGREGATE_ID: &str = "aggregate_id";
     pub(in crate::amqp) const COMMIT_LSN: &str = "commit_lsn";
     pub(in crate::amqp) const TX_SEQ: &str = "tx_seq";
+    pub(in crate::amqp) const BACKFILL: &str = "backfill";
 }

@@ -57,6 +57,8 @@ pub struct HeaderParts<'a> {
     pub commit_lsn: Lsn,
     /// The event's number in its transaction, from 0.
     pub tx_seq: u64,
+    /// Whether the row came from the table and not from the stream; without the header otherwise.
+    pub backfill: bool,
 }
 
 impl Message {
@@ -168,7 +170,11 @@ impl HeaderParts<'_> {
         headers.text(header::AGGREGATE_TYPE, self.aggregate_type)?;
         headers.text(header::AGGREGATE_ID, self.aggregate_id)?;
         headers.display(header::COMMIT_LSN, self.commit_lsn)?;
-        headers.number(header::TX_SEQ, self.tx_seq)
+        headers.number(header::TX_SEQ, self.tx_seq)?;
+        match self.backfill {
+            true => headers.bool(header::BACKFILL, true),
+            false => Ok(()),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! A dead letter made a message again: its stored columns go through the mapping that every row goes through.
 
 use super::Scratch;
+use super::backfill::{put_count, put_value, relation};
 use super::intake::encode;
 use crate::amqp::Message;
 use crate::decode::DecodeError;
@@ -112,23 +113,14 @@ impl StoredEvent {
     }
 
     /// The Relation message that would come before the row.
-    /// <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
     fn relation(&self, payload_type: u32) -> Vec<u8> {
-        let mut out = vec![tag::RELATION];
-        out.extend_from_slice(&[0; size_of::<u32>()]);
-        put_text(&mut out, &self.schema);
-        put_text(&mut out, &self.table);
-        // The replica identity, which nothing looks at.
-        out.push(b'd');
-        self.put_count(&mut out);
-        for (name, _) in &self.columns {
-            out.push(0);
-            put_text(&mut out, name);
-            let type_oid = if name == "payload" { payload_type } else { TEXT_OID };
-            out.extend_from_slice(&type_oid.to_be_bytes());
-            out.extend_from_slice(&(-1_i32).to_be_bytes());
-        }
-        out
+        let type_of = |name: &str| if name == "payload" { payload_type } else { TEXT_OID };
+        let columns: Vec<_> = self
+            .columns
+            .iter()
+            .map(|(name, _)| (name.as_str(), type_of(name)))
+            .collect();
+        relation(&self.schema, &self.table, &columns)
     }
 
     /// The Insert message that brought the row.
@@ -136,29 +128,10 @@ impl StoredEvent {
         let mut out = vec![tag::INSERT];
         out.extend_from_slice(&[0; size_of::<u32>()]);
         out.push(kind::NEW_ROW);
-        self.put_count(&mut out);
+        put_count(&mut out, self.columns.len());
         for (_, value) in &self.columns {
-            match value {
-                None => out.push(kind::NULL),
-                Some(text) => {
-                    out.push(kind::TEXT);
-                    // A longer one is cut off for the decoder, which says so.
-                    let length = i32::try_from(text.len()).unwrap_or(i32::MAX);
-                    out.extend_from_slice(&length.to_be_bytes());
-                    out.extend_from_slice(text.as_bytes());
-                }
-            }
+            put_value(&mut out, value.as_deref());
         }
         out
     }
-
-    fn put_count(&self, out: &mut Vec<u8>) {
-        let count = u16::try_from(self.columns.len()).unwrap_or(u16::MAX);
-        out.extend_from_slice(&count.to_be_bytes());
-    }
-}
-
-fn put_text(out: &mut Vec<u8>, text: &str) {
-    out.extend_from_slice(text.as_bytes());
-    out.push(0);
 }

@@ -41,6 +41,7 @@ pub(super) fn message(window: &mut Window, bytes: usize) -> Message {
         timestamp: 0,
         app_id: "",
         headers: HeaderParts {
+            backfill: false,
             aggregate_type: "",
             aggregate_id: "",
             commit_lsn: Lsn::new(0x1000_0000),
@@ -58,7 +59,7 @@ pub(super) fn message(window: &mut Window, bytes: usize) -> Message {
 pub(super) fn admission(key: EventKey, message: Option<Message>) -> Admission {
     Admission {
         key,
-        transaction: transaction(),
+        transaction: Some(transaction()),
         message,
         row: None,
         aggregate: 0,

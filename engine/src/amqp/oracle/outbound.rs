@@ -24,6 +24,7 @@ fn parts() -> MessageParts<'static> {
         timestamp: 1_700_000_000,
         app_id: "walrelay",
         headers: HeaderParts {
+            backfill: false,
             aggregate_type: "order",
             aggregate_id: "42",
             commit_lsn: Lsn::new(0x16_B374_D848),
@@ -357,6 +358,9 @@ fn assert_read_as_meant(parts: &MessageParts<'_>, body: &[u8], frame_max: u32) {
         "tx_seq".into(),
         AMQPValue::LongLongInt(i64::try_from(headers.tx_seq).unwrap()),
     );
+    if headers.backfill {
+        table.insert("backfill".into(), AMQPValue::Boolean(true));
+    }
     let mut properties = basic::AMQPProperties::default()
         .with_headers(table)
         .with_delivery_mode(if parts.persistent { 2 } else { 1 })
@@ -400,13 +404,13 @@ proptest! {
     fn a_message_is_read_as_meant(
         (frame_max, size) in frame_max_and_body_size(),
         texts in prop::array::uniform8("\\PC{0,60}"),
-        (mandatory, persistent) in any::<(bool, bool)>(),
+        (mandatory, persistent, backfill) in any::<(bool, bool, bool)>(),
         (timestamp, lsn, tx_seq) in (any::<u64>(), any::<u64>(), 0..=u64::MAX / 2),
         first in any::<u8>(),
     ) {
         let [exchange, routing_key, message_id, message_type, content_type, app_id, aggregate_type, aggregate_id] =
             texts.each_ref().map(String::as_str);
-        let headers = HeaderParts { aggregate_type, aggregate_id, commit_lsn: Lsn::new(lsn), tx_seq };
+        let headers = HeaderParts { aggregate_type, aggregate_id, commit_lsn: Lsn::new(lsn), tx_seq, backfill };
         let parts = MessageParts {
             exchange,
             routing_key,
