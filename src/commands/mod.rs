@@ -55,12 +55,12 @@ fn carry_out(cli: &Cli) -> anyhow::Result<Exit> {
     match &cli.command {
         Command::Config(args) => config::execute(args, &loaded),
         Command::Run(args) => run::execute(args, &with_logging(loaded)?),
-        Command::Setup(_) => setup::execute(&with_logging(loaded)?),
+        Command::Setup(args) => setup::execute(args, &with_logging(loaded)?),
         Command::Teardown(args) => teardown::execute(args, &with_logging(loaded)?),
         Command::Skip(args) => skip::execute(args, &with_logging(loaded)?),
         Command::DeadLetters(args) => dead_letters::execute(&args.command, &with_logging(loaded)?),
         Command::Wait(args) => wait::execute(args, &with_logging(loaded)?),
-        Command::Recover(_) => recover::execute(&with_logging(loaded)?),
+        Command::Recover(args) => recover::execute(args, &with_logging(loaded)?),
     }
 }
 

@@ -10,10 +10,12 @@ use walrelay_engine::policy::{Policies, Policy};
 use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
-use crate::config::{Config, ExchangeType, FailurePolicy, Ordering, Validator};
+use crate::config::{Config, ExchangeType, FailurePolicy, OnSlotLost, Ordering, Validator};
 use crate::net::tls::{RootSource, TlsVerification};
 use crate::postgres;
-use crate::postgres::{ConnectTarget, PublicationName, QualifiedTable, SlotName, Source, StartOptions};
+use crate::postgres::{
+    ConnectTarget, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source, StartOptions,
+};
 use crate::rabbitmq::{self, BrokerUri, Exchange};
 use crate::relay::{CareSettings, DatabaseSettings, RelaySettings};
 
@@ -109,6 +111,10 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
             source,
             start,
             auto_setup,
+            rescan: (config.recovery.on_slot_lost == OnSlotLost::Rescan).then(|| RecoverOptions {
+                is_unattended: true,
+                ..recovery(config)
+            }),
         },
         flow,
         care: CareSettings {
@@ -119,6 +125,11 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         shutdown_grace: delivery.shutdown_grace,
         exit_on_halt,
     })
+}
+
+/// Which rows a lost slot may have missed, as far as the configuration tells.
+pub(super) fn recovery(_config: &Config) -> RecoverOptions {
+    RecoverOptions::default()
 }
 
 const fn policy(policy: FailurePolicy) -> Policy {

@@ -53,6 +53,7 @@ fn without_anything_set_the_defaults_hold() {
         outbox,
         rabbitmq,
         delivery,
+        recovery,
         admin,
         log,
     } = loaded(URLS, &Sources::default()).config;
@@ -92,6 +93,7 @@ fn without_anything_set_the_defaults_hold() {
         shutdown_grace: Duration::from_secs(10),
     };
     assert_eq!(delivery, expected);
+    assert_eq!(recovery.on_slot_lost, OnSlotLost::Halt);
     assert_eq!(admin.listen.to_string(), "127.0.0.1:10187");
     assert_eq!(
         (log.format, log.level.to_string()),
@@ -194,7 +196,7 @@ fn an_unknown_key_names_file_line_key_and_the_nearest() {
     assert_eq!(
         error_of("\"log\\nlevel\" = 1\n"),
         "walrelay.toml:3: unknown key \"log\\nlevel\"; known tables are postgres, outbox, rabbitmq, \
-         rabbitmq.declare, delivery, admin, log"
+         rabbitmq.declare, delivery, recovery, admin, log"
     );
 }
 

@@ -4,22 +4,23 @@
 //! smart shutdown (I8).
 
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use walrelay_engine::Lsn;
-use walrelay_engine::PgTimestamp;
 use walrelay_engine::flow::{RetryToken, StoredEvent};
 use walrelay_engine::key::{EventKey, TransactionKey};
 use walrelay_engine::window::Seq;
 
+use super::backfill::{Answer, Request};
 use super::session::DatabaseSettings;
 use super::task::poll_task;
 use crate::fault::Fault;
 use crate::postgres::dead_letters::{self, NewDeadLetter, Reason, State};
 use crate::postgres::skips::{self, Skip};
 use crate::postgres::{
-    ControlSession, Error, EventPosition, KeptSession, QualifiedTable, SlotName, flushed_position, guard,
+    ControlSession, Error, EventPosition, KeptSession, QualifiedTable, SlotName, backfill, flushed_position,
+    guard, timestamp,
 };
 
 /// The pause after a failed errand.
@@ -52,6 +53,8 @@ pub(super) enum Errand {
         skip: Skip,
         /// The event.
         key: EventKey,
+        /// Its id, where it has a usable one.
+        event_id: Option<String>,
     },
     /// Look up a dead letter whose retry was asked for (R16).
     LoadRetry {
@@ -66,6 +69,15 @@ pub(super) enum Errand {
         retry: RetryRecord,
         /// Our walsender's process id.
         process_id: i32,
+    },
+    /// Strike out backfilled rows that are settled, and load the next (R22).
+    Backfill {
+        /// Which.
+        request: Request,
+        /// Our walsender's process id.
+        process_id: i32,
+        /// The largest value that is loaded.
+        max_event_bytes: usize,
     },
     /// Compare the publication with its baseline (R5).
     Guard,
@@ -125,6 +137,8 @@ pub(super) enum Done {
         /// How many dead letters are pending now.
         pending: u64,
     },
+    /// Rows were struck out and loaded.
+    Backfill(Box<Answer>),
     /// The publication is as it was.
     Guarded,
 }
@@ -247,8 +261,8 @@ async fn carry_out(
                 pending,
             }
         }
-        Errand::RecordSkip { skip, key } => {
-            skips::settled(session, &skip, &key).await?;
+        Errand::RecordSkip { skip, key, event_id } => {
+            skips::settled(session, &skip, &key, event_id.as_deref()).await?;
             Done::Recorded
         }
         Errand::LoadRetry { token, position } => Done::RetryLoaded {
@@ -268,6 +282,28 @@ async fn carry_out(
                 end,
                 pending: dead_letters::pending_count(session, slot).await?,
             }
+        }
+        Errand::Backfill {
+            request,
+            process_id,
+            max_event_bytes,
+        } => {
+            let struck_out = match request.settled {
+                0 => 0,
+                settled => backfill::remove(session, slot, settled).await?,
+            };
+            Done::Backfill(Box::new(Answer {
+                request,
+                struck_out,
+                left: match request.count {
+                    true => Some(backfill::rows_left(session, slot).await?),
+                    false => None,
+                },
+                batch: match request.after {
+                    Some(after) => backfill::load(session, slot, process_id, after, max_event_bytes).await?,
+                    None => None,
+                },
+            }))
         }
         Errand::Guard => {
             guard::check(session, &settings.source).await?;
@@ -309,12 +345,4 @@ async fn retrying(
         table: outbox.name,
         columns: letter.columns.0,
     }))
-}
-
-fn timestamp(time: SystemTime) -> PgTimestamp {
-    let micros = |distance: Duration| i64::try_from(distance.as_micros()).unwrap_or(i64::MAX);
-    PgTimestamp::from_unix_micros(match time.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(after) => micros(after),
-        Err(before) => -micros(before.duration()),
-    })
 }

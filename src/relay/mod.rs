@@ -1,5 +1,6 @@
 //! The running relay: both sides' connections, the flow between them, and what follows a fault.
 
+mod backfill;
 mod backoff;
 mod errands;
 mod faults;
@@ -13,6 +14,7 @@ mod task;
 mod wake;
 mod watch;
 
+pub use backfill::Totals;
 pub use session::DatabaseSettings;
 pub use status::{Delivery, Role, SideState, SideStatus, Status};
 pub use supervisor::{CareSettings, Ending, RelaySettings, run};

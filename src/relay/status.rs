@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime};
 use walrelay_engine::Lsn;
 use walrelay_engine::flow::Counters;
 
+use super::backfill::Totals;
 use crate::fault::{Class, Fault, FaultKind};
 
 /// How the relay stands.
@@ -32,6 +33,10 @@ pub struct Status {
     pub durable: Option<Lsn>,
     /// How far the log has been received, while a session is up.
     pub received: Option<Lsn>,
+    /// Rows that go out before the stream, while there are any.
+    pub backfill_left: Option<u64>,
+    /// What became of such rows that were not sent.
+    pub backfill: Totals,
     /// Positions reported to PostgreSQL.
     pub status_updates: u64,
     /// Sessions opened.
@@ -138,6 +143,8 @@ impl Status {
             held: 0,
             durable: None,
             received: None,
+            backfill_left: None,
+            backfill: Totals::default(),
             status_updates: 0,
             sessions: 0,
             links: 0,

@@ -20,6 +20,7 @@ use walrelay_engine::walsender::StatusUpdate;
 use errands::Care;
 pub use errands::CareSettings;
 
+use super::backfill::Backfill;
 use super::errands::Errands;
 use super::held::{HeldTold, tell_discarded};
 use super::session;
@@ -82,9 +83,10 @@ pub async fn run(
 struct Relay {
     settings: RelaySettings,
     flow: Flow,
-    database: Side<Replication>,
+    database: Side<Replication, session::Opened>,
     broker: Side<Link>,
     errands: Errands,
+    backfill: Backfill,
     care: Care,
     status: watch::Sender<Status>,
     /// Looks out for the server's shutdown, while a session is up.
@@ -107,6 +109,7 @@ impl Relay {
         Self {
             flow: Flow::new(settings.flow.clone()),
             errands: Errands::new(),
+            backfill: Backfill::default(),
             care: Care::new(Instant::now(), &settings.care),
             wake: Wake::new(settings.database.start.wal_sender_timeout),
             settings,
@@ -159,6 +162,7 @@ impl Relay {
         if let Err(error) = self.read_link(now) {
             self.fail_link(&error, now);
         }
+        self.backfill.admit(&mut self.flow, now);
         self.read_stream(now);
         self.handle_timeouts(now);
         self.database.prove(now);
@@ -351,7 +355,8 @@ impl Relay {
             return Some(Ending::Halted(kind));
         }
         let stop_by = self.stop_by?;
-        (self.flow.is_drained() || now >= stop_by).then_some(Ending::Stopped)
+        let is_done = self.flow.is_drained() && !self.backfill.owes(&self.flow);
+        (is_done || now >= stop_by).then_some(Ending::Stopped)
     }
 
     /// A last status update and a good-bye to both sides.
@@ -408,6 +413,7 @@ impl Relay {
     }
 
     fn tell_status(&mut self, now: Instant) {
+        let backfill = &self.backfill;
         let (flow, database, broker) = (&self.flow, self.database.status(), self.broker.status());
         let stopping = self.stop_by.is_some();
         self.status.send_modify(|status| {
@@ -420,6 +426,7 @@ impl Relay {
             status.held = flow.held_count();
             status.durable = flow.durable();
             status.received = flow.received();
+            (status.backfill_left, status.backfill) = (backfill.left(flow), backfill.totals());
             status.ticked = now;
             status.database.clone_from_changed(database);
             status.broker.clone_from_changed(broker);

@@ -1,11 +1,14 @@
 //! The suite: walrelay's binary against real servers that the test bed starts.
 
+mod backfill;
+mod backfill_faults;
 mod bad_input;
 mod cli;
 mod complaint;
 mod dead_letters;
 mod errands;
 mod faults;
+mod first_start;
 mod guard;
 mod handshake;
 mod health;
@@ -14,6 +17,7 @@ mod load;
 mod main_path;
 mod oversized;
 mod policies;
+mod recover;
 mod retry;
 mod security;
 mod setup;

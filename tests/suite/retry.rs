@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use walrelay::postgres::dead_letters::{State, load};
 use walrelay::postgres::{Connector, ControlSession, EventPosition, SlotName};
-use walrelay_testbed::{QueueOptions, Relay, eventually};
+use walrelay_testbed::{Relay, eventually};
 
 use crate::world::{EXCHANGE, LONG, QUEUE, World, header, text};
 
@@ -12,13 +12,7 @@ const COUNT: &str = "select count(*)::text from walrelay.dead_letters";
 /// A world whose queue takes only what is for `order`, a relay that sets the rest aside, and the id of an event that
 /// was set aside.
 async fn with_a_dead_letter() -> Result<(World, Relay, String)> {
-    let world = World::without_exchange().await?;
-    world
-        .vhost
-        .declare_exchange(EXCHANGE, lapin::ExchangeKind::Topic)
-        .await?;
-    world.vhost.declare_queue(QueueOptions::classic(QUEUE)).await?;
-    world.vhost.bind(QUEUE, EXCHANGE, "order.#").await?;
+    let world = World::for_orders().await?;
     let relay = world
         .relay()
         .text("delivery.on_unroutable", "dead_letter")

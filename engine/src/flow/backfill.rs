@@ -9,8 +9,8 @@
 
 use std::time::Instant;
 
-use super::intake::{Intake, Outbox, prepare};
 use super::Flow;
+use super::intake::{Intake, Outbox, prepare};
 use crate::decode::DecodeError;
 use crate::event::MappingError;
 use crate::key::EventKey;
@@ -193,7 +193,10 @@ impl Flow {
     ///
     /// What an earlier session brought from the stream is settled first: such a row is older.
     pub fn handle_backfilled(&mut self, table: &BackfillTable, row: &BackfilledRow, now: Instant) -> Intake {
-        let is_behind_stream = self.window.oldest().is_some_and(|key| !key.transaction.is_backfill());
+        let is_behind_stream = self
+            .window
+            .oldest()
+            .is_some_and(|key| !key.transaction.is_backfill());
         let has_room = self.window.failed() == 0 && self.window.has_room(0);
         if !self.backfill.is_active || self.stopping || is_behind_stream || !has_room {
             return Intake::NoRoom;

@@ -91,7 +91,10 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// For rows of this table, if it is an outbox.
-    pub(super) fn bind(relation: &Relation<'_>, tables: &[OutboxTable]) -> Result<Option<Self>, MappingError> {
+    pub(super) fn bind(
+        relation: &Relation<'_>,
+        tables: &[OutboxTable],
+    ) -> Result<Option<Self>, MappingError> {
         let mut tables = tables.iter();
         let configured =
             tables.find(|table| table.schema == relation.namespace && table.name == relation.name);

@@ -11,7 +11,7 @@ use crate::postgres::catalog::column;
 use crate::postgres::control::{ControlSession, bounded};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName};
-use crate::postgres::own_schema::{Use, commit_synchronously};
+use crate::postgres::own_schema::{Use, check_stream, commit_synchronously};
 use crate::postgres::position::{EventPosition, flushed_position};
 
 /// An event to set aside.
@@ -243,14 +243,8 @@ async fn begin<'a>(
     let step = Step::Query(purpose);
     let transaction = bounded(step, session.client_mut().transaction()).await?;
     commit_synchronously(&transaction, purpose).await?;
-    let sql = "select active_pid from pg_catalog.pg_replication_slots where slot_name = $1";
-    let row = bounded(step, transaction.query_opt(sql, &[&slot.as_str()])).await?;
-    let found: Option<i32> = row.map_or(Ok(None), |row| column(&row, 0, purpose))?;
-    if found == Some(ours) {
-        return Ok(transaction);
-    }
-    let slot = slot.clone();
-    Err(Error::NotOurStream { slot, ours, found })
+    check_stream(&transaction, slot, ours, purpose).await?;
+    Ok(transaction)
 }
 
 /// When the event's transaction committed.

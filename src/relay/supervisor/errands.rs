@@ -12,6 +12,7 @@ use crate::fault::Fault;
 use crate::postgres::dead_letters::{Columns, NewDeadLetter, Reason};
 use crate::postgres::skips::Skip;
 use crate::postgres::{EventPosition, QualifiedTable, SlotName};
+use crate::relay::backfill::Request;
 use crate::relay::errands::{Done, Errand};
 use crate::relay::faults;
 
@@ -39,7 +40,7 @@ pub(super) struct Care {
     /// The event of the current hold, and where the WAL ended when it was first looked after.
     hold: Option<(EventKey, Lsn)>,
     /// A skip that has settled its event and is not yet on record.
-    unrecorded: Option<(Skip, EventKey)>,
+    unrecorded: Option<(Skip, EventKey, Option<String>)>,
     /// An errand failed, and has not succeeded since.
     failing: bool,
 }
@@ -65,8 +66,8 @@ impl Relay {
         let Some(session) = self.database.up() else { return };
         let process_id = session.process_id();
         let slot = &self.settings.database.source.slot;
-        let errand = if let Some((skip, key)) = self.care.unrecorded.clone() {
-            Errand::RecordSkip { skip, key }
+        let errand = if let Some((skip, key, event_id)) = self.care.unrecorded.clone() {
+            Errand::RecordSkip { skip, key, event_id }
         } else if let (Some(aside), Some(process_id)) = (self.flow.next_set_aside(), process_id) {
             Errand::Store {
                 seq: aside.seq,
@@ -96,6 +97,12 @@ impl Relay {
         } else if now >= self.care.guard_at {
             self.care.guard_at = now + self.settings.care.guard_interval;
             Errand::Guard
+        } else if let (Some(request), Some(process_id)) = (self.backfill_request(), process_id) {
+            Errand::Backfill {
+                request,
+                process_id,
+                max_event_bytes: self.settings.database.start.max_event_bytes,
+            }
         } else {
             return;
         };
@@ -108,7 +115,8 @@ impl Relay {
         let free_at = self.errands.deadline()?;
         let is_wanted = self.care.unrecorded.is_some()
             || self.flow.next_set_aside().is_some()
-            || self.flow.next_retry().is_some();
+            || self.flow.next_retry().is_some()
+            || self.backfill_request().is_some();
         let wanted = if is_wanted {
             free_at
         } else if self.flow.held().is_some() {
@@ -157,8 +165,17 @@ impl Relay {
                 self.flow
                     .set_dead_letters_full(pending >= self.settings.care.dead_letters_max);
             }
+            Done::Backfill(answer) => {
+                if let Err(fault) = self.backfill.answered(&mut self.flow, *answer, now) {
+                    self.fail_session(fault, now);
+                }
+            }
             Done::Guarded => {}
         }
+    }
+
+    fn backfill_request(&self) -> Option<Request> {
+        self.backfill.request(&self.flow, self.stop_by.is_some())
     }
 
     fn errand_failed(&mut self, fault: Fault, now: Instant) {
@@ -171,10 +188,11 @@ impl Relay {
     }
 
     fn looked_after(&mut self, key: EventKey, skip: Option<Skip>, flushed: Lsn, now: Instant) {
-        if self.flow.held().map(|held| held.key) != Some(key) {
+        let Some(held) = self.flow.held().filter(|held| held.key == key) else {
             return;
-        }
+        };
         if let Some(skip) = skip {
+            let event_id = held.message_id.map(str::to_owned);
             if self.flow.skip_held(now) {
                 tracing::warn!(
                     commit_lsn = %key.transaction.commit_lsn,
@@ -183,7 +201,7 @@ impl Relay {
                     requested_by = skip.requested_by,
                     "held event skipped"
                 );
-                self.care.unrecorded = Some((skip, key));
+                self.care.unrecorded = Some((skip, key, event_id));
             }
             return;
         }

@@ -73,13 +73,13 @@ fn r22_the_stream_waits_until_the_backfill_is_over() {
 fn r3_nothing_is_durable_while_rows_are_left() {
     let mut rig = Rig::backfilling(config(10, 100_000));
     let frame = keepalive(500, true);
-    assert_eq!(
-        rig.flow.handle_stream(&frame, rig.now).unwrap(),
-        Intake::NoRoom
-    );
+    assert_eq!(rig.flow.handle_stream(&frame, rig.now).unwrap(), Intake::NoRoom);
     rig.pass(SECOND);
     let positions = rig.flow.poll_status(rig.now).expect("a status update");
-    assert_eq!((positions.durable, positions.reply_requested), (Lsn::INVALID, false));
+    assert_eq!(
+        (positions.durable, positions.reply_requested),
+        (Lsn::INVALID, false)
+    );
     rig.pass(SILENCE_TIMEOUT * 2);
     assert_eq!(rig.flow.handle_timeout(rig.now), None, "nobody listens");
     rig.flow.backfill_over(rig.now);
