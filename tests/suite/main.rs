@@ -15,6 +15,7 @@ mod health;
 mod link;
 mod load;
 mod main_path;
+mod moving;
 mod oversized;
 mod policies;
 mod recover;
