@@ -6,13 +6,13 @@ use super::error::Error;
 use super::identifier::{quote_identifier, quote_literal};
 use super::preflight::Source;
 
-/// Privileges on walrelay's own tables. Those to insert, and to write the baseline, are for `setup` and `recover` by that
-/// role, and for `[recovery] on_slot_lost = "rescan"`.
+/// Privileges on walrelay's own tables. Those to insert, and to write the baseline, are for `setup`, `recover` and
+/// `teardown` by that role, and for `[recovery] on_slot_lost = "rescan"`.
 const OWN_TABLES: &[(&str, &str)] = &[
     ("schema_migrations", "select"),
     ("state", "select, insert, update"),
-    ("slots", "select, insert, update"),
-    ("backfills", "select, insert, update"),
+    ("slots", "select, insert, update, delete"),
+    ("backfills", "select, insert, update, delete"),
     ("backfill", "select, insert, delete"),
     ("dead_letters", "select, insert, update, delete"),
     ("skips", "select, insert, update"),

@@ -18,6 +18,8 @@ const STRIKE: u64 = 1000;
 /// What is to be asked of the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Request {
+    /// The session that it is for.
+    session: u64,
     /// Strike out the rows up to this number, if it is not 0.
     pub(super) settled: u64,
     /// Load rows behind this number.
@@ -42,6 +44,8 @@ pub(super) struct Answer {
 /// The backfill of the current session.
 #[derive(Debug, Default)]
 pub(super) struct Backfill {
+    /// Which session this is, counted from the start of the process.
+    session: u64,
     loaded: VecDeque<Loaded>,
     /// How many rows those are.
     rows: usize,
@@ -74,6 +78,7 @@ impl Backfill {
     /// A session has started; with `waits`, rows go out before its stream.
     pub(super) fn session_started(&mut self, flow: &mut Flow, waits: bool) {
         *self = Self {
+            session: self.session + 1,
             through: flow.backfill_through(),
             totals: self.totals,
             ..Self::default()
@@ -94,7 +99,9 @@ impl Backfill {
 
     /// Hands loaded rows to the flow for as long as it has room.
     pub(super) fn admit(&mut self, flow: &mut Flow, now: Instant) {
-        while let Some(front) = self.loaded.front_mut() {
+        while flow.is_backfilling()
+            && let Some(front) = self.loaded.front_mut()
+        {
             let Some(item) = front.items.front() else {
                 self.loaded.pop_front();
                 continue;
@@ -132,6 +139,7 @@ impl Backfill {
         let unstruck = settled.saturating_sub(self.struck_out);
         let is_due = unstruck >= STRIKE || (unstruck > 0 && (is_last || after.is_some()));
         (after.is_some() || is_due).then_some(Request {
+            session: self.session,
             settled: if is_due { settled } else { 0 },
             after,
             count: self.left.is_none(),
@@ -154,9 +162,8 @@ impl Backfill {
             left,
             batch,
         } = answer;
-        // What an earlier session asked for may no longer fit.
-        let is_current = request.after.is_none_or(|after| after == self.through);
-        if !flow.is_backfilling() || !is_current || request.settled > flow.backfill_through() {
+        // An earlier session may have been with another server.
+        if !flow.is_backfilling() || request.session != self.session {
             return Ok(());
         }
         self.struck_out = self.struck_out.max(request.settled);

@@ -290,7 +290,7 @@ async fn carry_out(
         } => {
             let struck_out = match request.settled {
                 0 => 0,
-                settled => backfill::remove(session, slot, settled).await?,
+                settled => backfill::remove(session, slot, process_id, settled).await?,
             };
             Done::Backfill(Box::new(Answer {
                 request,

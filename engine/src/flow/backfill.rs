@@ -212,9 +212,12 @@ impl Flow {
         Intake::Taken
     }
 
-    /// The next row need not be sent: it was deleted, or marked as sent, since it was noted.
+    /// The next row need not be sent: it was deleted, or marked as sent, since it was noted. Without effect while no
+    /// session waits for such rows: what came before may have been forgotten.
     pub const fn pass_backfilled(&mut self, number: u64) {
-        self.backfill.through = number;
+        if self.backfill.is_active {
+            self.backfill.through = number;
+        }
     }
 }
 

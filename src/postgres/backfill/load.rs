@@ -113,17 +113,26 @@ pub async fn load(
 /// Grants: usage on schema `walrelay`, select and delete on `walrelay.backfill`.
 ///
 /// # Errors
-/// The statement fails.
-pub async fn remove(session: &ControlSession, slot: &SlotName, through: u64) -> Result<u64, Error> {
+/// [`Error::NotOurStream`], as for [`load`]: another server may lack the dead letter that one of these rows became. Or a
+/// statement fails.
+pub async fn remove(
+    session: &mut ControlSession,
+    slot: &SlotName,
+    walsender_pid: i32,
+    through: u64,
+) -> Result<u64, Error> {
     const REMOVE: Use = table_use("strike out backfilled rows", "select, delete", "backfill");
+    let role = session.role().to_owned();
+    let step = Step::Query(REMOVE.purpose);
+    let transaction = bounded(step, session.client_mut().transaction()).await?;
+    check_stream(&transaction, slot, walsender_pid, REMOVE.purpose).await?;
     let sql = "delete from walrelay.backfill where slot = $1 and number <= $2";
     let through = i64::try_from(through).unwrap_or(i64::MAX);
-    REMOVE
-        .run(
-            session.role(),
-            session.client().execute(sql, &[&slot.as_str(), &through]),
-        )
-        .await
+    let removed = REMOVE
+        .run(&role, transaction.execute(sql, &[&slot.as_str(), &through]))
+        .await?;
+    bounded(step, transaction.commit()).await?;
+    Ok(removed)
 }
 
 async fn next_batch(

@@ -131,6 +131,17 @@ fn what_is_out_is_not_backfilled_again_by_the_next_session() {
     assert_eq!(rig.flow.backfill_through(), 0);
 }
 
+/// Or rows before it, which were out and are forgotten, would count as settled.
+#[test]
+fn no_row_is_passed_over_between_two_sessions() {
+    let mut rig = Rig::backfilling(config(10, 100_000));
+    assert_eq!(rig.backfill(1), Intake::Taken);
+    rig.flow.session_lost();
+    rig.flow.forget();
+    rig.flow.pass_backfilled(2);
+    assert_eq!((rig.flow.backfill_through(), rig.flow.backfill_settled()), (0, 0));
+}
+
 /// Positions order the window: a row that is older than the stream may not stand behind it.
 #[test]
 fn a_row_waits_for_what_an_earlier_session_brought_from_the_stream() {
