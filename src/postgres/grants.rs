@@ -6,14 +6,14 @@ use super::error::Error;
 use super::identifier::{quote_identifier, quote_literal};
 use super::preflight::Source;
 
-/// Privileges on walrelay's own tables. Those to insert, and to write the baseline, are for `setup`, `recover` and
-/// `teardown` by that role, and for `[recovery] on_slot_lost = "rescan"`.
+/// What `run` and the commands about single events need of walrelay's own tables. Not the right to write a baseline, nor to
+/// note rows: a relay that lacks it cannot adopt a changed publication by mistake (rule 5).
 const OWN_TABLES: &[(&str, &str)] = &[
     ("schema_migrations", "select"),
-    ("state", "select, insert, update"),
-    ("slots", "select, insert, update, delete"),
-    ("backfills", "select, insert, update, delete"),
-    ("backfill", "select, insert, delete"),
+    ("state", "select, update (settled_commit_lsn, settled_tx_seq)"),
+    ("slots", "select"),
+    ("backfills", "select"),
+    ("backfill", "select, delete"),
     ("dead_letters", "select, insert, update, delete"),
     ("skips", "select, insert, update"),
 ];
