@@ -88,7 +88,7 @@ pub enum Command {
     Purge(PurgeArgs),
     /// Wait until everything committed up to a position is settled: for cut-overs and upgrades.
     Wait(WaitArgs),
-    /// Go on after a halt, with the publication and tables as they are now. Look for missed events first.
+    /// Go on after a halt, with the publication and tables as they are now; make a lost slot anew, with what it missed.
     Recover(RecoverArgs),
     /// Look at the configuration.
     Config(ConfigArgs),
@@ -117,9 +117,37 @@ pub struct RunArgs {
 /// `walrelay setup`
 #[derive(Debug, Args)]
 pub struct SetupArgs {
+    /// Which rows that are in a table already are sent before the stream: none, unsent (those without sent_at) or all.
+    /// Without it, unsent where the table has the column sent_at, else none.
+    #[arg(long, value_name = "WHICH")]
+    pub backfill: Option<BackfillArg>,
+    /// Send those rows in the order of this column; without it, created_at where the table has it, else in no particular
+    /// order.
+    #[arg(long, value_name = "COLUMN", value_parser = NonEmptyStringValueParser::new())]
+    pub backfill_order: Option<String>,
+    /// Give this role the rights that the relay needs.
+    #[arg(long, value_name = "ROLE", value_parser = NonEmptyStringValueParser::new())]
+    pub grant_to: Option<String>,
+    /// Connect with this URL instead of postgres.url: an administrator's.
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// Print the SQL for those who run their own migrations; change nothing, connect nowhere.
+    #[arg(long, conflicts_with_all = ["backfill", "backfill_order", "url"])]
+    pub print: bool,
     /// Flags after the command.
     #[command(flatten)]
     pub common: CommonArgs,
+}
+
+/// Which rows are sent before the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum BackfillArg {
+    /// None of them.
+    None,
+    /// Those without `sent_at`.
+    Unsent,
+    /// All of them.
+    All,
 }
 
 /// `walrelay teardown`
@@ -168,6 +196,16 @@ pub struct WaitArgs {
 /// `walrelay recover`
 #[derive(Debug, Args)]
 pub struct RecoverArgs {
+    /// Of a table without marks, send the rows written at or after a time (2026-11-30T08:00:00Z) or so long ago at most
+    /// (2h). Only where the slot is lost.
+    #[arg(long, value_name = "TIME|DURATION", value_parser = parse_since)]
+    pub since: Option<SystemTime>,
+    /// The column that tells when a row was written, and orders the rows; without it created_at.
+    #[arg(long, value_name = "COLUMN", value_parser = NonEmptyStringValueParser::new())]
+    pub backfill_order: Option<String>,
+    /// Do not ask. It is asked where the slot is lost.
+    #[arg(long)]
+    pub yes: bool,
     /// Flags after the command.
     #[command(flatten)]
     pub common: CommonArgs,

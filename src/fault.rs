@@ -183,7 +183,7 @@ fault_kinds! {
         "alter role ... replication (on a managed service grant its replication role)";
     /// The slot does not exist.
     SlotMissing: Halted, "slot_missing",
-        "run `walrelay setup`; after a promotion or a dropped slot, events may have been missed";
+        "run `walrelay setup`; if the slot was there before, `walrelay recover`, for events that were missed";
     /// The slot belongs to another plugin or database, or is physical.
     SlotForeign: Halted, "slot_foreign",
         "choose another postgres.slot, or drop that slot if nobody needs it";
@@ -198,7 +198,16 @@ fault_kinds! {
         "end the long transactions (pg_stat_activity, pg_prepared_xacts), then run `walrelay setup` again";
     /// The slot's WAL was removed (`wal_status` = lost).
     SlotLost: Halted, "slot_lost",
-        "run `walrelay teardown` and `walrelay setup`; events committed meanwhile must be sent again by hand";
+        "run `walrelay recover`: it makes the slot anew and sends what was missed";
+    /// A set-up did not end: the slot is there, but not what should have been copied for it (rule 22).
+    SetupInterrupted: Halted, "setup_interrupted",
+        "run setup again: `walrelay setup` makes the slot anew";
+    /// The rows that are in a table cannot be looked for: row security, no index, no such column.
+    BackfillUnfit: Halted, "backfill_unfit",
+        "correct that, or say `--backfill none` to setup and leave the rows that are there unsent";
+    /// Nothing tells which rows a lost slot has missed.
+    NothingTells: Halted, "nothing_tells",
+        "run `walrelay recover --since TIME`: it sends the rows written since, those that were sent before again";
     /// The publication does not exist, or did not at the slot's point of the WAL.
     PublicationMissing: Halted, "publication_missing",
         "run `walrelay setup`; if the publication was dropped while the slot existed, make the slot anew too";

@@ -18,6 +18,25 @@ pub struct TransactionKey {
     pub commit_time: PgTimestamp,
 }
 
+impl TransactionKey {
+    /// Stands for the transaction of a row that the stream does not bring (R22). No transaction has the id 0, and no commit
+    /// record stands where this one does: the caller takes a position that is no record's.
+    #[must_use]
+    pub const fn backfill(position: Lsn, copied_at: PgTimestamp) -> Self {
+        Self {
+            commit_lsn: position,
+            xid: 0,
+            commit_time: copied_at,
+        }
+    }
+
+    /// Whether it stands for a row that the stream does not bring.
+    #[must_use]
+    pub const fn is_backfill(&self) -> bool {
+        self.xid == 0
+    }
+}
+
 /// An event: its transaction and its place in it. Printed `LSN:SEQ`, as commands take it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventKey {

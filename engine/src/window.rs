@@ -70,7 +70,7 @@ pub struct Entry {
 pub struct Admission {
     /// Which event.
     pub key: EventKey,
-    /// Its transaction in the current session's ledger; none of an event that no stream brought.
+    /// Its transaction; none for a row that the stream does not bring.
     pub transaction: Option<TransactionNo>,
     /// The message; without one the event must be [failed](Window::fail) at once.
     pub message: Option<Message>,

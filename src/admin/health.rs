@@ -49,6 +49,8 @@ pub(super) struct Part<'a> {
     error: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows_left: Option<u64>,
 }
 
 /// Whether the relay's loop goes round. It does not depend on delivery.
@@ -66,7 +68,13 @@ pub(super) fn readiness(status: &Status) -> Readiness<'_> {
         database: side(&status.database),
         broker: side(&status.broker),
         delivery: match &status.delivery {
-            Delivery::Flowing => part("flowing", None, None),
+            Delivery::Flowing => match status.backfill_left {
+                Some(left) => Part {
+                    rows_left: Some(left),
+                    ..part("backfilling", None, None)
+                },
+                None => part("flowing", None, None),
+            },
             Delivery::Stopping => part("stopping", None, None),
             Delivery::Held { since, fault } => part("held", Some(*since), Some(fault)),
         },
@@ -100,6 +108,7 @@ fn part<'a>(state: &'static str, since: Option<SystemTime>, fault: Option<&'a Fa
         class: fault.map(|fault| fault.kind.class().label()),
         error: fault.map(|fault| fault.message.as_str()),
         remedy: fault.map(|fault| fault.kind.remedy()),
+        rows_left: None,
     }
 }
 
@@ -138,6 +147,16 @@ mod tests {
         let mut stopping = up();
         stopping.delivery = Delivery::Stopping;
         assert!(!stopping.is_ready());
+    }
+
+    #[test]
+    fn a_backfill_is_told_with_the_rows_that_are_left() {
+        let mut status = up();
+        status.backfill_left = Some(7);
+        assert!(readiness(&status).ready, "events flow");
+        let json = serde_json::to_value(readiness(&status)).unwrap();
+        assert_eq!(json["delivery"]["state"], "backfilling");
+        assert_eq!(json["delivery"]["rows_left"], 7);
     }
 
     #[test]

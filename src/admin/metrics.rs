@@ -43,6 +43,21 @@ impl Collector for Snapshot {
         for (name, help, value) in [
             ("events_read", "Events read from the stream", counters.read),
             (
+                "backfilled",
+                "Rows admitted that the stream does not bring",
+                counters.backfilled,
+            ),
+            (
+                "backfill_deleted",
+                "Rows noted for backfill that were deleted before their turn",
+                status.backfill.deleted,
+            ),
+            (
+                "backfill_marked",
+                "Rows noted for backfill that were marked as sent before their turn",
+                status.backfill.marked,
+            ),
+            (
                 "published",
                 "Messages sent, again or for the first time",
                 counters.published,
@@ -114,6 +129,11 @@ impl Collector for Snapshot {
                 "ready",
                 "Whether a committed event would be delivered now; on a standby, whether it could take over",
                 u64::from(status.is_ready()),
+            ),
+            (
+                "backfill_rows_left",
+                "Rows that go out before the stream is read",
+                status.backfill_left.unwrap_or(0),
             ),
             (
                 "in_flight_events",

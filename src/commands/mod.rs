@@ -61,14 +61,14 @@ fn carry_out(cli: &Cli) -> anyhow::Result<Exit> {
     match &cli.command {
         Command::Config(args) => config::execute(args, &load()?),
         Command::Run(args) => run::execute(args, &logging()?),
-        Command::Setup(_) => setup::execute(&logging()?),
+        Command::Setup(args) => setup::execute(args, &logging()?),
         Command::Teardown(args) => teardown::execute(args, &logging()?),
         Command::Skip(args) => skip::execute(args, &logging()?),
         Command::DeadLetters(args) => dead_letters::execute(&args.command, &logging()?),
         Command::Replay(args) => replay::execute(args, &logging()?),
         Command::Purge(args) => purge::execute(args, &logging()?),
         Command::Wait(args) => wait::execute(args, &logging()?),
-        Command::Recover(_) => recover::execute(&logging()?),
+        Command::Recover(args) => recover::execute(args, &logging()?),
         Command::Health(args) => health::execute(args, &load()?),
         // These need no configuration: who builds a package has none.
         Command::Completions(args) => generate::completions(args),

@@ -1,12 +1,34 @@
-//! `walrelay recover`, for a slot that still streams.
+//! `walrelay recover`.
 
-use super::{Exit, block_on, print, resolve, with_remedy};
+use super::confirm::confirmed;
+use super::setup::order;
+use super::{Exit, block_on, in_session, print, resolve, say, with_remedy};
+use crate::cli::RecoverArgs;
 use crate::config::Loaded;
-use crate::postgres;
+use crate::postgres::{self, RecoverOptions};
 
-pub(super) fn execute(loaded: &Loaded) -> anyhow::Result<Exit> {
+pub(super) fn execute(args: &RecoverArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let (connector, source) = resolve::database(&loaded.config)?;
-    let report = block_on(postgres::recover(&connector, &source))?;
+    let slot = &source.slot;
+    let lost = block_on(in_session(&connector, slot, async |session| {
+        postgres::lost(session, &source).await
+    }))?;
+    if let Some(lost) = lost.map_err(with_remedy)?
+        && !args.yes
+    {
+        let question = format!("{lost}. Make it anew, and send again what it may have missed?");
+        let what = format!("{lost}, and recover makes it anew");
+        if !confirmed(&what, &question)? {
+            say("nothing was changed");
+            return Ok(Exit::Failed);
+        }
+    }
+    let options = RecoverOptions {
+        since: args.since,
+        order: order(args.backfill_order.as_ref()),
+        ..resolve::recovery(&loaded.config)
+    };
+    let report = block_on(postgres::recover(&connector, &source, &options))?;
     print(&report.map_err(with_remedy)?.to_string())?;
     Ok(Exit::Clean)
 }

@@ -12,11 +12,13 @@ use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
 use crate::cli::ReplayArgs;
-use crate::config::{Config, ExchangeType, FailurePolicy, Ordering, Validator};
+use crate::config::{Config, ExchangeType, FailurePolicy, OnSlotLost, Ordering, Validator};
 use crate::net::tls::{RootSource, TlsVerification};
 use crate::postgres;
 use crate::postgres::rows::Filter;
-use crate::postgres::{ConnectTarget, PublicationName, QualifiedTable, SlotName, Source, StartOptions};
+use crate::postgres::{
+    ConnectTarget, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source, StartOptions,
+};
 use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange};
 use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings};
 
@@ -119,6 +121,10 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
             ignore_tables,
             start,
             auto_setup,
+            rescan: (config.recovery.on_slot_lost == OnSlotLost::Rescan).then(|| RecoverOptions {
+                is_unattended: true,
+                ..recovery(config)
+            }),
         },
         flow,
         care: CareSettings {
@@ -130,6 +136,11 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         shutdown_grace: delivery.shutdown_grace,
         exit_on_halt,
     })
+}
+
+/// Which rows a lost slot may have missed, as far as the configuration tells.
+pub(super) fn recovery(_config: &Config) -> RecoverOptions {
+    RecoverOptions::default()
 }
 
 /// Everything that a replay needs.

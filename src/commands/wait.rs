@@ -11,7 +11,7 @@ use crate::cli::WaitArgs;
 use crate::config::Loaded;
 use crate::fault::{Class, chain};
 use crate::postgres::slot::SlotState;
-use crate::postgres::{self, Connector, ControlSession, SlotName, Unfit, commit_marker};
+use crate::postgres::{self, Connector, ControlSession, SlotName, Unfit, backfill, commit_marker};
 
 /// How often the slot is looked at.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -60,6 +60,7 @@ struct Watch<'a> {
 struct Seen {
     confirmed: Option<Lsn>,
     streaming: bool,
+    backfill_left: u64,
     error: Option<postgres::Error>,
 }
 
@@ -107,7 +108,12 @@ impl Watch<'_> {
             (None, Some((session, _))) => *self.target.insert(commit_marker(session).await?),
             (None, None) => return Ok(None),
         };
-        Ok((confirmed >= target).then_some(target))
+        // What is to be sent before the stream may have been committed before the target, too.
+        self.seen.backfill_left = match &self.session {
+            Some((session, _)) => backfill::rows_left(session, name).await?,
+            None => return Ok(None),
+        };
+        Ok((confirmed >= target && self.seen.backfill_left == 0).then_some(target))
     }
 
     /// The open session, a new one where it is too old.
@@ -150,6 +156,9 @@ impl fmt::Display for Progress<'_> {
             f,
             "slot {slot} has confirmed {confirmed}, {behind} before {target}"
         )?;
+        if seen.backfill_left > 0 {
+            write!(f, ", and has {} rows to be sent before", seen.backfill_left)?;
+        }
         match &seen.error {
             Some(error) => write!(f, "; {}", chain(error)),
             None if seen.streaming => f.write_str("; the relay streams, see its /readyz for what holds it"),

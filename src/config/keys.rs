@@ -347,6 +347,12 @@ pub static KEYS: &[Key] = &[
         "how long a stop waits for outstanding confirms",
     ),
     key(
+        "recovery.on_slot_lost",
+        Kind::Choice(&["halt", "rescan"]),
+        Presence::Default("halt"),
+        "what to do when the server has dropped the slot or its write-ahead log",
+    ),
+    key(
         "admin.listen",
         Kind::Address,
         Presence::Default("127.0.0.1:10187"),

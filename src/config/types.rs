@@ -24,6 +24,8 @@ pub struct Config {
     pub rabbitmq: RabbitmqConfig,
     /// Windows and deadlines.
     pub delivery: DeliveryConfig,
+    /// What follows a lost slot.
+    pub recovery: RecoveryConfig,
     /// The HTTP endpoint.
     pub admin: AdminConfig,
     /// Log lines.
@@ -110,6 +112,13 @@ pub struct DeliveryConfig {
     pub shutdown_grace: Duration,
 }
 
+/// `[recovery]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveryConfig {
+    /// What a running relay does when its slot is lost.
+    pub on_slot_lost: OnSlotLost,
+}
+
 /// `[admin]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminConfig {
@@ -144,6 +153,15 @@ pub enum Ordering {
     Pipelined,
     /// In commit order for each aggregate, always.
     Strict,
+}
+
+/// What a running relay does when its slot is lost (R23).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnSlotLost {
+    /// It waits for `walrelay recover`.
+    Halt,
+    /// It recovers by itself.
+    Rescan,
 }
 
 /// What to do with an event that cannot be delivered (R8 to R10).
@@ -245,6 +263,9 @@ impl Config {
                 dead_letters_max: values.required("delivery.dead_letters_max")?,
                 confirm_timeout: values.required("delivery.confirm_timeout")?,
                 shutdown_grace: values.required("delivery.shutdown_grace")?,
+            },
+            recovery: RecoveryConfig {
+                on_slot_lost: values.required("recovery.on_slot_lost")?,
             },
             admin: AdminConfig {
                 listen: values.required("admin.listen")?,
@@ -401,6 +422,11 @@ fields! {
     Ordering: Word(word) => match *word {
         "pipelined" => Some(Self::Pipelined),
         "strict" => Some(Self::Strict),
+        _ => None,
+    };
+    OnSlotLost: Word(word) => match *word {
+        "halt" => Some(Self::Halt),
+        "rescan" => Some(Self::Rescan),
         _ => None,
     };
     FailurePolicy: Word(word) => match *word {

@@ -211,7 +211,7 @@ pub(super) async fn bounded<T>(
 }
 
 /// Sorts an error of tokio-postgres into ours.
-fn sql_error(step: Step, error: tokio_postgres::Error) -> Error {
+pub(super) fn sql_error(step: Step, error: tokio_postgres::Error) -> Error {
     if let Some(source) = error.as_db_error() {
         return Error::Server {
             step,

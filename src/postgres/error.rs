@@ -266,6 +266,16 @@ impl Error {
         }
     }
 
+    /// What is missing or does not fit, where that is it.
+    #[must_use]
+    pub fn unfit(&self) -> Option<&Unfit> {
+        match self {
+            Self::Unfit(unfit) => Some(unfit),
+            Self::At { source, .. } => source.unfit(),
+            _ => None,
+        }
+    }
+
     /// What the server reported, where it did.
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {

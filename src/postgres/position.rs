@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::{Duration, SystemTime};
 
-use walrelay_engine::Lsn;
 use walrelay_engine::key::EventKey;
+use walrelay_engine::{Lsn, PgTimestamp};
 
 use super::catalog::position;
 use super::control::ControlSession;
@@ -108,6 +109,16 @@ pub async fn commit_marker(session: &ControlSession) -> Result<Lsn, Error> {
     );
     session.run(PURPOSE, session.client().batch_execute(&sql)).await?;
     flushed_position(session).await
+}
+
+/// A time as PostgreSQL counts it.
+#[must_use]
+pub fn timestamp(time: SystemTime) -> PgTimestamp {
+    let micros = |distance: Duration| i64::try_from(distance.as_micros()).unwrap_or(i64::MAX);
+    PgTimestamp::from_unix_micros(match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => micros(after),
+        Err(before) => -micros(before.duration()),
+    })
 }
 
 #[cfg(test)]

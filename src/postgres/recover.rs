@@ -1,37 +1,84 @@
-//! `recover` for a slot that still streams: what is there now becomes the baseline.
+//! `recover`: what is there now becomes the baseline, and a slot that is lost is made anew with what it may have missed.
 
 use std::fmt;
+use std::time::SystemTime;
+
+use walrelay_engine::Lsn;
 
 use super::advisory;
+use super::backfill::{self, Copied, Due, Order};
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts};
 use super::connect::Connector;
 use super::control::ControlSession;
 use super::dead_letters;
 use super::error::Error;
 use super::guard::{self, Mismatch};
-use super::preflight::{Source, check_membership, check_publication, check_server, check_slot, check_table};
-use super::slot::SlotState;
+use super::preflight::{
+    Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
+};
+use super::report::{Outcome, SetupReport, SetupStep};
+use super::setup;
+use super::slot::{self, SlotState};
 use super::state::{Author, Baseline};
 
+/// How a slot that is lost is to be recovered.
+#[derive(Debug, Clone, Default)]
+pub struct RecoverOptions {
+    /// Which rows of each table are due, in the order of [`Source::tables`]. Where nobody says, it is those without
+    /// `sent_at`; and where there is no such column, those written [`since`](Self::since).
+    pub due: Vec<Option<Due>>,
+    /// From when on rows without marks are due.
+    pub since: Option<SystemTime>,
+    /// In which order.
+    pub order: Order,
+    /// Nobody has looked: a slot that this database was never set up for is not made.
+    pub is_unattended: bool,
+}
+
 /// What `recover` found and did. Printed, it is a few lines.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct RecoverReport {
     /// What had changed, or that there was no baseline; `None` if nothing had.
     pub mismatch: Option<Mismatch>,
+    /// What was done about a slot that was lost; `None` if it still streams.
+    pub anew: Option<Anew>,
     /// How many dead letters that were being retried were asked for again.
     pub retries: u64,
 }
 
+/// A slot that was made anew.
+#[derive(Debug)]
+pub struct Anew {
+    /// What was wrong with the old one.
+    pub lost: Unfit,
+    /// The things that were made.
+    pub steps: Vec<SetupStep>,
+    /// The rows that it may have missed.
+    pub copied: Vec<Copied>,
+}
+
 impl fmt::Display for RecoverReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(anew) = &self.anew {
+            writeln!(f, "found    {}", anew.lost)?;
+        }
         match &self.mismatch {
-            None => writeln!(f, "found    nothing changed since set-up")?,
+            None if self.anew.is_none() => writeln!(f, "found    nothing changed since set-up")?,
+            None => {}
             Some(Mismatch::NoBaseline { slot }) => writeln!(f, "found    no baseline of slot {slot}")?,
             Some(Mismatch::Changed(differences)) => differences
                 .iter()
                 .try_for_each(|difference| writeln!(f, "found    {difference}"))?,
         }
+        if let Some(anew) = &self.anew {
+            anew.steps
+                .iter()
+                .try_for_each(|step| writeln!(f, "{:8} {}", step.outcome, step.what))?;
+        }
         writeln!(f, "written  baseline of publication and tables")?;
+        if let Some(anew) = &self.anew {
+            anew.fmt(f)?;
+        }
         if self.retries > 0 {
             writeln!(f, "again    retry of {} dead letters", self.retries)?;
         }
@@ -39,25 +86,83 @@ impl fmt::Display for RecoverReport {
     }
 }
 
-/// Checks that the slot still streams and that publication and tables fit, then writes a new baseline, and asks
-/// again for the retries that are under way (rules 5 and 16). The slot stays, and with it its position.
+impl fmt::Display for Anew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for copied in &self.copied {
+            writeln!(f, "{:8} {copied}", Outcome::Copied)?;
+            let table = &copied.table;
+            match copied.due {
+                _ if copied.rows == 0 => {}
+                Due::Since(_) => writeln!(
+                    f,
+                    "warning  any of these {} may be a duplicate: nothing tells which rows of {table} were sent",
+                    copied.rows
+                )?,
+                Due::None | Due::Unsent | Due::All => writeln!(
+                    f,
+                    "warning  up to {} of these may be duplicates: sent, but not yet marked or deleted; normally those of \
+                     the last second",
+                    copied.rows
+                )?,
+            }
+        }
+        writeln!(
+            f,
+            "warning  rows that were inserted and deleted while no slot kept them cannot be recovered"
+        )
+    }
+}
+
+/// Writes a new baseline, and asks again for the retries that are under way (rules 5 and 16). A slot that still streams
+/// stays, and with it its position.
+///
+/// One that is missing or lost is made anew, and the publication with it where that is missing too; the rows that it may
+/// have missed are noted for the relay, as in set-up (rule 23).
 ///
 /// # Errors
-/// The slot is missing or lost, or publication or table do not fit ([`Error::Unfit`]); nothing was written then. Or
-/// a query fails.
-pub async fn recover(connector: &Connector, source: &Source) -> Result<RecoverReport, Error> {
+/// Publication or table do not fit, or nothing tells which rows were missed ([`Error::Unfit`]); nothing was written then.
+/// Or a query fails.
+pub async fn recover(
+    connector: &Connector,
+    source: &Source,
+    options: &RecoverOptions,
+) -> Result<RecoverReport, Error> {
     let mut session = ControlSession::open(connector, &source.slot).await?;
-    let result = recover_locked(&mut session, source).await;
+    let result = recover_locked(&mut session, source, options).await;
     session.close().await;
     result
 }
 
-async fn recover_locked(session: &mut ControlSession, source: &Source) -> Result<RecoverReport, Error> {
+/// Why the slot streams no more, if it does not.
+///
+/// # Errors
+/// A query fails, or the slot is not ours.
+pub async fn lost(session: &ControlSession, source: &Source) -> Result<Option<Unfit>, Error> {
     let server = ServerFacts::read(session).await?;
     check_server(&server)?;
-    advisory::lock(session).await?;
     let slot = SlotState::read(session, &source.slot).await?;
-    check_slot(slot, &source.slot, &server.database)?;
+    match check_slot(slot, &source.slot, &server.database) {
+        Ok(_) => Ok(None),
+        Err(lost @ (Unfit::SlotMissing { .. } | Unfit::SlotLost { .. })) => Ok(Some(lost)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn recover_locked(
+    session: &mut ControlSession,
+    source: &Source,
+    options: &RecoverOptions,
+) -> Result<RecoverReport, Error> {
+    advisory::lock(session).await?;
+    match lost(session, source).await? {
+        None => keep(session, source).await,
+        Some(lost) => anew(session, source, options, lost).await,
+    }
+}
+
+/// The slot still streams.
+async fn keep(session: &mut ControlSession, source: &Source) -> Result<RecoverReport, Error> {
+    let server = ServerFacts::read(session).await?;
     let publication = PublicationFacts::read(session, &source.publication).await?;
     let publication = check_publication(publication, &source.publication)?;
     for table in &source.tables {
@@ -65,22 +170,90 @@ async fn recover_locked(session: &mut ControlSession, source: &Source) -> Result
         let facts = check_table(facts, table)?;
         check_membership(&facts, table, &publication, &source.publication)?;
     }
+    // An interrupted set-up is made anew by another one.
+    backfill::waits(session, &source.slot).await?;
 
-    let (baseline, observed) = Baseline::load(session, source).await?;
-    let mismatch = match &baseline {
-        None => Some(Mismatch::NoBaseline {
-            slot: source.slot.clone(),
-        }),
-        Some(baseline) => {
-            let differences = guard::compare(session, baseline, &observed).await?;
-            (!differences.is_empty()).then_some(Mismatch::Changed(differences))
-        }
-    };
+    let (mismatch, observed) = mismatch(session, source).await?;
     observed
         .write(session, &source.slot, Author::Recover, false)
         .await?;
     let retries = dead_letters::request_again(session, &source.slot).await?;
-    Ok(RecoverReport { mismatch, retries })
+    Ok(RecoverReport {
+        mismatch,
+        anew: None,
+        retries,
+    })
+}
+
+/// The slot is missing or lost.
+async fn anew(
+    session: &mut ControlSession,
+    source: &Source,
+    options: &RecoverOptions,
+    lost: Unfit,
+) -> Result<RecoverReport, Error> {
+    let server = ServerFacts::read(session).await?;
+    if options.is_unattended && backfill::was_interrupted(session, &source.slot).await?.is_none() {
+        return Err(lost.into());
+    }
+    let mut report = SetupReport::default();
+    setup::migrate(session, &mut report).await?;
+    report.steps.retain(|step| step.outcome != Outcome::Found);
+
+    // An error ends the session, and with it the transaction.
+    let client = session.client();
+    session
+        .run("begin recovery", client.batch_execute("begin"))
+        .await?;
+    let (mismatch, _) = mismatch(session, source).await?;
+    setup::publish_tables(session, source, &server, &mut report).await?;
+    let mut plans = Vec::new();
+    for (index, table) in source.tables.iter().enumerate() {
+        let due = options.due.get(index).copied().flatten();
+        let due = match due {
+            Some(due) => due,
+            None if backfill::has_marks(session, table).await? => Due::Unsent,
+            None => Due::Since(options.since.ok_or_else(|| Unfit::NothingTells {
+                table: table.clone(),
+                slot: source.slot.clone(),
+            })?),
+        };
+        plans.extend(backfill::plan(session, table, Some(due), &options.order).await?);
+    }
+    setup::begin_slot(session, source, Author::Recover).await?;
+    session
+        .run("commit recovery", client.batch_execute("commit"))
+        .await?;
+
+    if matches!(lost, Unfit::SlotLost { .. }) {
+        slot::drop(session, &source.slot).await?;
+        report.push(format!("slot {}", source.slot), Outcome::Dropped);
+    }
+    let (streams_from, copied): (Lsn, _) = backfill::create_slot(session, &source.slot, &plans).await?;
+    let what = format!("slot {} (streams from {streams_from})", source.slot);
+    report.push(what, Outcome::Created);
+    let retries = dead_letters::request_again(session, &source.slot).await?;
+    Ok(RecoverReport {
+        mismatch,
+        anew: Some(Anew {
+            lost,
+            steps: report.steps,
+            copied,
+        }),
+        retries,
+    })
+}
+
+/// What has changed since set-up, and what is there now.
+async fn mismatch(session: &ControlSession, source: &Source) -> Result<(Option<Mismatch>, Baseline), Error> {
+    let (baseline, observed) = Baseline::load(session, source).await?;
+    let Some(baseline) = baseline else {
+        let slot = source.slot.clone();
+        return Ok((Some(Mismatch::NoBaseline { slot }), observed));
+    };
+    let differences = guard::compare(session, &baseline, &observed).await?;
+    let mismatch = (!differences.is_empty()).then_some(Mismatch::Changed(differences));
+    Ok((mismatch, observed))
 }
 
 #[cfg(test)]
@@ -95,6 +268,7 @@ mod tests {
                 Difference::PublicationAltered("walrelay".to_owned()),
                 Difference::TableDropped("outbox_events".parse().unwrap()),
             ])),
+            anew: None,
             retries: 2,
         };
         assert_eq!(

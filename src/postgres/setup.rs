@@ -1,98 +1,36 @@
 //! `setup` and `teardown`: what they create and drop, in which order, and what they report.
 
-use std::fmt;
-
 use tokio_postgres::types::Oid;
 
 use super::advisory;
+use super::backfill::{self, Due, Order, Plan};
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts, TableKind, column};
 use super::connect::Connector;
 use super::control::{ControlSession, bounded};
 use super::error::{Error, Step};
+use super::grants;
 use super::guard::{self, Difference, Mismatch};
 use super::identifier::{QualifiedTable, quote_identifier};
 use super::migrations::{self, MIGRATIONS};
 use super::preflight::{
     Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
 };
+use super::report::{Outcome, SetupReport, SetupStep, TeardownReport};
 use super::slot::{self, SlotState};
 use super::state::{Author, Baseline, MemberKind};
 
 /// How a report names the baseline.
 const BASELINE: &str = "baseline of publication and tables";
 
-/// What became of one thing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was created.
-    Created,
-    /// It was there already and fits.
-    Found,
-    /// It was changed so that it fits.
-    Changed,
-    /// It was dropped.
-    Dropped,
-    /// There was none to drop.
-    Absent,
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `pad`, so that a width is honoured.
-        f.pad(match self {
-            Self::Created => "created",
-            Self::Found => "found",
-            Self::Changed => "changed",
-            Self::Dropped => "dropped",
-            Self::Absent => "absent",
-        })
-    }
-}
-
-/// One thing and what became of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SetupStep {
-    /// Which thing: `publication walrelay`.
-    pub what: String,
-    /// What became of it.
-    pub outcome: Outcome,
-}
-
-/// What `setup` did, in order. Printed, it is one line each.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SetupReport {
-    /// The things.
-    pub steps: Vec<SetupStep>,
-    /// What a person should know.
-    pub warnings: Vec<String>,
-}
-
-/// What `teardown` did, in order. Printed, it is one line each.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TeardownReport {
-    /// The things.
-    pub steps: Vec<SetupStep>,
-}
-
-impl fmt::Display for SetupReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        print_steps(f, &self.steps)?;
-        self.warnings
-            .iter()
-            .try_for_each(|warning| writeln!(f, "{:8} {warning}", "warning"))
-    }
-}
-
-impl fmt::Display for TeardownReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        print_steps(f, &self.steps)
-    }
-}
-
-fn print_steps(f: &mut fmt::Formatter<'_>, steps: &[SetupStep]) -> fmt::Result {
-    steps
-        .iter()
-        .try_for_each(|step| writeln!(f, "{:8} {}", step.outcome, step.what))
+/// What set-up is asked for beyond what the configuration says.
+#[derive(Debug, Clone, Default)]
+pub struct SetupOptions {
+    /// Which rows of a new slot's or a new member's table are due; none: those without `sent_at`, if there is that column.
+    pub due: Option<Due>,
+    /// In which order.
+    pub order: Order,
+    /// A role that gets the rights that the relay needs.
+    pub grant_to: Option<String>,
 }
 
 /// Creates what is missing: walrelay's schema, the outbox tables, the publication, the baseline and, last, the slot.
@@ -102,15 +40,30 @@ fn print_steps(f: &mut fmt::Formatter<'_>, steps: &[SetupStep]) -> fmt::Result {
 /// For a slot that exists, the baseline takes in only what this very run has changed. Other changes stay a
 /// [`Mismatch`] and become a warning.
 ///
+/// Rows that are due and that the slot does not stream are noted for the relay (R22); so they are for a table that joins
+/// the publication of a slot that exists (R7).
+///
 /// # Errors
 /// What is there does not fit ([`Error::Unfit`]), the role may not create what is missing, or the server is not
 /// as needed. Tables and publication are created together or not at all; without the slot the next run goes on from
 /// there.
-pub async fn setup(connector: &Connector, source: &Source) -> Result<SetupReport, Error> {
+pub async fn setup_with(
+    connector: &Connector,
+    source: &Source,
+    options: &SetupOptions,
+) -> Result<SetupReport, Error> {
     let mut session = ControlSession::open(connector, &source.slot).await?;
-    let result = setup_locked(&mut session, source).await;
+    let result = setup_locked(&mut session, source, options).await;
     session.close().await;
     result
+}
+
+/// As [`setup_with`] without options.
+///
+/// # Errors
+/// As [`setup_with`].
+pub async fn setup(connector: &Connector, source: &Source) -> Result<SetupReport, Error> {
+    setup_with(connector, source, &SetupOptions::default()).await
 }
 
 /// Drops the slot and the publication, so that no slot is left behind that fills the disk. The outbox tables
@@ -125,55 +78,138 @@ pub async fn teardown(connector: &Connector, source: &Source) -> Result<Teardown
     result
 }
 
-async fn setup_locked(session: &mut ControlSession, source: &Source) -> Result<SetupReport, Error> {
+async fn setup_locked(
+    session: &mut ControlSession,
+    source: &Source,
+    options: &SetupOptions,
+) -> Result<SetupReport, Error> {
     let mut report = SetupReport::default();
     let server = ServerFacts::read(session).await?;
     check_server(&server)?;
     advisory::lock(session).await?;
 
     let existing = SlotState::read(session, &source.slot).await?;
-    let exists = existing.is_some();
+    let mut exists = existing.is_some();
+    let streams_from = existing.as_ref().and_then(|slot| slot.confirmed_flush_lsn);
     if exists {
         check_slot(existing, &source.slot, &server.database)?;
     }
 
     migrate(session, &mut report).await?;
+    if exists && backfill::was_interrupted(session, &source.slot).await? == Some(true) {
+        // Nobody has streamed from it, and what it should have been given cannot be had any more.
+        slot::drop(session, &source.slot).await?;
+        let what = format!("slot {} of an interrupted set-up", source.slot);
+        report.push(what, Outcome::Dropped);
+        exists = false;
+    }
     // In one transaction, so that a guard sees the publication and its baseline change together. An error ends the
     // session, and with it the transaction.
     let client = session.client();
     session.run("begin set-up", client.batch_execute("begin")).await?;
-    create_tables(session, source, &server, &mut report).await?;
+    let made = create_tables(session, source, &server, &mut report).await?;
     let published = publish_tables(session, source, &server, &mut report).await?;
+    let old = |table: &&QualifiedTable| !made.contains(table);
     if exists {
+        let added: Vec<_> = published.added.iter().filter(old).collect();
+        let plans = plan_all(session, &added, options).await?;
+        for plan in &plans {
+            let position = streams_from.unwrap_or_default();
+            let copied = backfill::copy(session, &source.slot, plan, position).await?;
+            report.push(copied.to_string(), Outcome::Copied);
+        }
         keep_baseline(session, source, &published.added, &mut report).await?;
-    } else {
-        // Before the slot, so that what changes while the slot is being created is noticed.
-        let baseline = Baseline::observe(session, source).await?;
-        baseline.write(session, &source.slot, Author::Setup, true).await?;
-        report.push(BASELINE.to_owned(), Outcome::Created);
+        grant(session, source, options, &mut report).await?;
+        session
+            .run("commit set-up", client.batch_execute("commit"))
+            .await?;
+        report.push(format!("slot {}", source.slot), Outcome::Found);
+        report
+            .warnings
+            .extend(cautions(source, options, &published, plans.len() < added.len()));
+        return Ok(report);
     }
+    let old: Vec<_> = source.tables.iter().filter(old).collect();
+    let plans = plan_all(session, &old, options).await?;
+    begin_slot(session, source, Author::Setup).await?;
+    report.push(BASELINE.to_owned(), Outcome::Created);
+    grant(session, source, options, &mut report).await?;
     session
         .run("commit set-up", client.batch_execute("commit"))
         .await?;
-
-    let what = format!("slot {}", source.slot);
-    if exists {
-        report.push(what, Outcome::Found);
-        if published.late {
-            report.warnings.push(format!(
-                "slot {} is older than what the publication gained now: rows committed before are not relayed, and if \
-                 streaming ends with publication_missing, run teardown and setup",
-                source.slot
-            ));
-        }
-    } else {
-        let created = slot::create(session.connector(), &source.slot).await?;
-        report.push(
-            format!("{what} (streams from {})", created.consistent_point),
-            Outcome::Created,
-        );
+    let (streams_from, copied) = backfill::create_slot(session, &source.slot, &plans).await?;
+    report.push(
+        format!("slot {} (streams from {streams_from})", source.slot),
+        Outcome::Created,
+    );
+    for copied in copied {
+        report.push(copied.to_string(), Outcome::Copied);
     }
     Ok(report)
+}
+
+/// Writes the baseline before the slot is created, so that what changes meanwhile is noticed; and that the slot is to
+/// come. To be committed.
+pub(super) async fn begin_slot(
+    session: &ControlSession,
+    source: &Source,
+    author: Author,
+) -> Result<(), Error> {
+    let baseline = Baseline::observe(session, source).await?;
+    baseline.write(session, &source.slot, author, true).await?;
+    backfill::begin_setup(session, &source.slot).await
+}
+
+/// What is to be noted of each of the tables.
+async fn plan_all(
+    session: &ControlSession,
+    tables: &[&QualifiedTable],
+    options: &SetupOptions,
+) -> Result<Vec<Plan>, Error> {
+    let mut plans = Vec::new();
+    for table in tables {
+        plans.extend(backfill::plan(session, table, options.due, &options.order).await?);
+    }
+    Ok(plans)
+}
+
+async fn grant(
+    session: &ControlSession,
+    source: &Source,
+    options: &SetupOptions,
+    report: &mut SetupReport,
+) -> Result<(), Error> {
+    let Some(role) = &options.grant_to else {
+        return Ok(());
+    };
+    grants::grant(session, role, source).await?;
+    report.push(format!("rights of the relay to role {role}"), Outcome::Granted);
+    Ok(())
+}
+
+/// What a person should know of a slot that existed before.
+fn cautions(
+    source: &Source,
+    options: &SetupOptions,
+    published: &Published,
+    is_passed_over: bool,
+) -> Vec<String> {
+    let slot = &source.slot;
+    let mut cautions = Vec::new();
+    if published.is_new {
+        cautions.push(format!(
+            "slot {slot} is older than the publication: if streaming ends with publication_missing, run teardown and setup"
+        ));
+    }
+    if is_passed_over {
+        cautions.push("rows that were in a table before it joined the publication are not sent".to_owned());
+    }
+    if options.due.is_some_and(|due| due != Due::None) && published.added.is_empty() {
+        cautions.push(format!(
+            "slot {slot} was there already, so no rows were noted to be sent first"
+        ));
+    }
+    cautions
 }
 
 async fn teardown_locked(session: &ControlSession, source: &Source) -> Result<TeardownReport, Error> {
@@ -186,6 +222,7 @@ async fn teardown_locked(session: &ControlSession, source: &Source) -> Result<Te
     } else {
         Outcome::Absent
     };
+    backfill::forget(session, &source.slot).await?;
     report.steps.push(SetupStep {
         what: format!("slot {}", source.slot),
         outcome,
@@ -213,27 +250,21 @@ async fn teardown_locked(session: &ControlSession, source: &Source) -> Result<Te
     Ok(report)
 }
 
-impl SetupReport {
-    fn push(&mut self, what: String, outcome: Outcome) {
-        self.steps.push(SetupStep { what, outcome });
-    }
-}
-
 /// Applies the numbered migrations that are missing, each in a transaction of its own.
-async fn migrate(session: &mut ControlSession, report: &mut SetupReport) -> Result<(), Error> {
+pub(super) async fn migrate(session: &mut ControlSession, report: &mut SetupReport) -> Result<(), Error> {
     const PURPOSE: &str = "create walrelay's schema";
     let sql = "select pg_catalog.to_regclass('walrelay.schema_migrations') is not null";
     let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
-    let applied = if column(&row, 0, PURPOSE)? {
-        let sql = "select coalesce(max(version), 0) from walrelay.schema_migrations";
+    let applied: Vec<i32> = if column(&row, 0, PURPOSE)? {
+        let sql = "select coalesce(array_agg(version), '{}') from walrelay.schema_migrations";
         let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
         column(&row, 0, PURPOSE)?
     } else {
-        0
+        Vec::new()
     };
     for migration in MIGRATIONS {
         let what = format!("migration {} ({})", migration.version, migration.name);
-        if migration.version <= applied {
+        if applied.contains(&migration.version) {
             report.push(what, Outcome::Found);
             continue;
         }
@@ -252,13 +283,14 @@ async fn migrate(session: &mut ControlSession, report: &mut SetupReport) -> Resu
     Ok(())
 }
 
-/// Creates the outbox tables that are missing; checks those that are there.
+/// Creates the outbox tables that are missing, which it returns; checks those that are there.
 async fn create_tables(
     session: &ControlSession,
     source: &Source,
     server: &ServerFacts,
     report: &mut SetupReport,
-) -> Result<(), Error> {
+) -> Result<Vec<QualifiedTable>, Error> {
+    let mut made = Vec::new();
     for table in &source.tables {
         let facts = TableFacts::read(session, table, None, server.version).await?;
         let outcome = if facts.is_some() {
@@ -269,11 +301,12 @@ async fn create_tables(
             session
                 .run("create the outbox table", session.client().batch_execute(&sql))
                 .await?;
+            made.push(table.clone());
             Outcome::Created
         };
         report.push(format!("table {table}"), outcome);
     }
-    Ok(())
+    Ok(made)
 }
 
 /// Takes what set-up itself changed into the baseline of a slot that exists. Whatever else has changed since is for
@@ -325,15 +358,15 @@ fn is_own(difference: &Difference, added: &[Oid]) -> bool {
 }
 
 /// What [`publish_tables`] did.
-struct Published {
-    /// Whether something became published that was not.
-    late: bool,
+pub(super) struct Published {
+    /// Whether the publication is new.
+    is_new: bool,
     /// The tables added to a publication that existed.
     added: Vec<QualifiedTable>,
 }
 
 /// Creates the publication, or adds the tables that it lacks.
-async fn publish_tables(
+pub(super) async fn publish_tables(
     session: &ControlSession,
     source: &Source,
     server: &ServerFacts,
@@ -364,6 +397,12 @@ async fn publish_tables(
         let facts = check_table(facts, table)?;
         match check_membership(&facts, table, &publication, &source.publication) {
             Err(Unfit::NotPublished { .. }) => {
+                // A row that is being written now would be in neither scan nor stream (R7).
+                let lock = format!("lock table {} in share mode", table.quoted());
+                let purpose = "wait for writers of the table to end";
+                session
+                    .run(purpose, session.client().batch_execute(&lock))
+                    .await?;
                 let name = quote_identifier(source.publication.as_str());
                 let sql = format!("alter publication {name} add table {}", table.quoted());
                 let purpose = "add the table to the publication";
@@ -391,24 +430,7 @@ async fn publish_tables(
         )
     }));
     Ok(Published {
-        late: changed || !added.is_empty(),
+        is_new: changed,
         added,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_report_is_one_line_a_thing() {
-        let mut report = SetupReport::default();
-        report.push("table public.outbox_events".to_owned(), Outcome::Found);
-        report.push("slot walrelay".to_owned(), Outcome::Created);
-        report.warnings.push("look".to_owned());
-        assert_eq!(
-            report.to_string(),
-            "found    table public.outbox_events\ncreated  slot walrelay\nwarning  look\n"
-        );
-    }
 }

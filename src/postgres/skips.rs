@@ -161,20 +161,34 @@ pub async fn take(
 ///
 /// # Errors
 /// A statement fails.
-pub async fn settled(session: &mut ControlSession, skip: &Skip, key: &EventKey) -> Result<(), Error> {
+pub async fn settled(
+    session: &mut ControlSession,
+    skip: &Skip,
+    key: &EventKey,
+    event_id: Option<&str>,
+) -> Result<(), Error> {
     const SETTLED: Use = table_use("record a settled skip", "select, update");
     let role = session.role().to_owned();
     let step = Step::Query(SETTLED.purpose);
     let transaction = bounded(step, session.client_mut().transaction()).await?;
     commit_synchronously(&transaction, SETTLED.purpose).await?;
     let sql = "update walrelay.skips set settled_at = now(), settled_commit_lsn = $2::text::pg_lsn, \
-               settled_tx_seq = $3, settled_xid = $4 where id = $1 and settled_at is null";
+               settled_tx_seq = $3, settled_xid = $4, settled_event_id = $5 where id = $1 and settled_at is null";
     let position = EventPosition::from(key);
     let (lsn, sequence) = (position.lsn_text(), position.sequence());
     SETTLED
         .run(
             &role,
-            transaction.execute(sql, &[&skip.id, &lsn, &sequence, &i64::from(key.transaction.xid)]),
+            transaction.execute(
+                sql,
+                &[
+                    &skip.id,
+                    &lsn,
+                    &sequence,
+                    &i64::from(key.transaction.xid),
+                    &event_id,
+                ],
+            ),
         )
         .await?;
     bounded(step, transaction.commit()).await

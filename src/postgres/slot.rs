@@ -13,7 +13,7 @@ use super::control::ControlSession;
 use super::error::{Error, Step};
 use super::identifier::{SlotName, quote_identifier};
 use super::replication::{application_name, text_settings};
-use super::walsender::{SystemIdentity, Walsender, milliseconds, within};
+use super::walsender::{Walsender, milliseconds, within};
 
 /// The output plugin that the relay reads.
 pub const PLUGIN: &str = "pgoutput";
@@ -74,13 +74,24 @@ impl WalStatus {
     }
 }
 
-/// A slot just created.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CreatedSlot {
+/// A slot just created. Its session keeps the snapshot of what the slot does not stream, until it is closed.
+#[derive(Debug)]
+pub(super) struct NewSlot {
     /// Transactions that commit from here on are streamed.
-    pub consistent_point: Lsn,
-    /// The cluster and timeline of that position.
-    pub identity: SystemIdentity,
+    pub(super) consistent_point: Lsn,
+    /// The snapshot's name, for `set transaction snapshot`: it holds what committed before.
+    pub(super) snapshot: String,
+    session: Walsender,
+    deadline: Instant,
+}
+
+impl NewSlot {
+    /// Ends the session. A transaction that took the snapshot up keeps it.
+    pub(super) async fn close(self) {
+        if let Err(error) = self.session.terminate(self.deadline).await {
+            tracing::debug!(error = %error, "session not closed in good order");
+        }
+    }
 }
 
 impl SlotState {
@@ -129,46 +140,48 @@ impl SlotState {
 ///
 /// # Errors
 /// No session, no free slot, no `wal_level = logical`, or a transaction that stays open.
-pub async fn create(connector: &Connector, slot: &SlotName) -> Result<CreatedSlot, Error> {
-    let settings: Vec<_> = [("lock_timeout", milliseconds(CREATE_LOCK_TIMEOUT))]
-        .into_iter()
-        .chain(text_settings())
-        .collect();
+pub(super) async fn create(connector: &Connector, slot: &SlotName) -> Result<NewSlot, Error> {
+    let settings: Vec<_> = [
+        ("lock_timeout", milliseconds(CREATE_LOCK_TIMEOUT)),
+        // The snapshot lives in a transaction that is idle until somebody has taken it up.
+        ("idle_in_transaction_session_timeout", "0".to_owned()),
+    ]
+    .into_iter()
+    .chain(text_settings())
+    .collect();
     let name = format!("{} setup", application_name(connector, slot));
     let mut session = Walsender::open(connector, &name, &settings).await?;
     let deadline = Instant::now() + CREATE_TIMEOUT;
-    let identity = session.identify(deadline).await?;
 
     // The option list came with 15, which still takes the old form, but for how long?
     let snapshot = match session.server_version.major {
-        ..15 => "NOEXPORT_SNAPSHOT",
-        15..17 => "(SNAPSHOT 'nothing')",
+        ..15 => "EXPORT_SNAPSHOT",
+        15..17 => "(SNAPSHOT 'export')",
         // Costs nothing where no standby synchronises it.
-        _ => "(SNAPSHOT 'nothing', FAILOVER)",
+        _ => "(SNAPSHOT 'export', FAILOVER)",
     };
     let command = format!(
         "CREATE_REPLICATION_SLOT {} LOGICAL {PLUGIN} {snapshot}",
         quote_identifier(slot.as_str())
     );
-    let rows = within(
-        deadline,
-        Step::CreateSlot,
-        session.query(&command, Step::CreateSlot),
-    )
-    .await?;
-    let consistent_point = rows
-        .first()
-        .and_then(|row| row.get(1)?.as_deref()?.parse().ok())
-        .ok_or(Error::Protocol {
+    let query = session.query(&command, Step::CreateSlot);
+    let rows = within(deadline, Step::CreateSlot, query).await?;
+    let row = rows.first().map(Vec::as_slice).unwrap_or_default();
+    let [_, Some(point), Some(snapshot), ..] = row else {
+        return Err(Error::Protocol {
             step: Step::CreateSlot,
-            what: "an answer without a consistent point",
-        })?;
-    if let Err(error) = session.terminate(deadline).await {
-        tracing::debug!(error = %error, "session not closed in good order");
-    }
-    Ok(CreatedSlot {
+            what: "an answer without consistent point and snapshot",
+        });
+    };
+    let consistent_point = point.parse().map_err(|_| Error::Protocol {
+        step: Step::CreateSlot,
+        what: "a consistent point that is no position",
+    })?;
+    Ok(NewSlot {
         consistent_point,
-        identity,
+        snapshot: snapshot.clone(),
+        session,
+        deadline: deadline + CREATE_TIMEOUT,
     })
 }
 

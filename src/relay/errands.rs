@@ -4,22 +4,23 @@
 //! smart shutdown (I8).
 
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use walrelay_engine::Lsn;
-use walrelay_engine::PgTimestamp;
 use walrelay_engine::flow::{RetryToken, StoredEvent};
 use walrelay_engine::key::{EventKey, TransactionKey};
 use walrelay_engine::window::Seq;
 
+use super::backfill::{Answer, Request};
 use super::session::DatabaseSettings;
 use super::task::poll_task;
 use crate::fault::Fault;
 use crate::postgres::dead_letters::{self, DeadLetter, Found, NewDeadLetter, RetryFate, State};
 use crate::postgres::skips::{self, Skip};
 use crate::postgres::{
-    ControlSession, Error, EventPosition, KeptSession, QualifiedTable, SlotName, flushed_position, guard,
+    ControlSession, Error, EventPosition, KeptSession, QualifiedTable, SlotName, backfill, flushed_position,
+    guard, timestamp,
 };
 
 /// The pause after a failed errand.
@@ -52,6 +53,8 @@ pub(super) enum Errand {
         skip: Skip,
         /// The event.
         key: EventKey,
+        /// Its id, where it has a usable one.
+        event_id: Option<String>,
     },
     /// Load dead letters whose retries were asked for (R16).
     LoadRetries {
@@ -70,6 +73,15 @@ pub(super) enum Errand {
         process_id: i32,
         /// How many dead letters are pending.
         pending: Pending,
+    },
+    /// Strike out backfilled rows that are settled, and load the next (R22).
+    Backfill {
+        /// Which.
+        request: Request,
+        /// Our walsender's process id.
+        process_id: i32,
+        /// The largest value that is loaded.
+        max_event_bytes: usize,
     },
     /// Compare the publication with its baseline (R5).
     Guard,
@@ -161,6 +173,8 @@ pub(super) enum Done {
         /// How many dead letters are pending now.
         pending: Counted,
     },
+    /// Rows were struck out and loaded.
+    Backfill(Box<Answer>),
     /// The publication is as it was.
     Guarded,
 }
@@ -298,8 +312,8 @@ async fn carry_out(
                 pending,
             }
         }
-        Errand::RecordSkip { skip, key } => {
-            skips::settled(session, &skip, &key).await?;
+        Errand::RecordSkip { skip, key, event_id } => {
+            skips::settled(session, &skip, &key, event_id.as_deref()).await?;
             Done::Recorded
         }
         Errand::LoadRetries {
@@ -321,6 +335,28 @@ async fn carry_out(
                     .after(session, slot, |known| known.saturating_sub(recorded.rows))
                     .await?,
             }
+        }
+        Errand::Backfill {
+            request,
+            process_id,
+            max_event_bytes,
+        } => {
+            let struck_out = match request.settled {
+                0 => 0,
+                settled => backfill::remove(session, slot, process_id, settled).await?,
+            };
+            Done::Backfill(Box::new(Answer {
+                request,
+                struck_out,
+                left: match request.count {
+                    true => Some(backfill::rows_left(session, slot).await?),
+                    false => None,
+                },
+                batch: match request.after {
+                    Some(after) => backfill::load(session, slot, process_id, after, max_event_bytes).await?,
+                    None => None,
+                },
+            }))
         }
         Errand::Guard => {
             guard::check(session, &settings.source).await?;
@@ -398,12 +434,4 @@ fn stored_event(letter: DeadLetter) -> StoredEvent {
         table: outbox.name,
         columns: letter.columns.0,
     }
-}
-
-fn timestamp(time: SystemTime) -> PgTimestamp {
-    let micros = |distance: Duration| i64::try_from(distance.as_micros()).unwrap_or(i64::MAX);
-    PgTimestamp::from_unix_micros(match time.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(after) => micros(after),
-        Err(before) => -micros(before.duration()),
-    })
 }

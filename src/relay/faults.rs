@@ -1,7 +1,7 @@
 //! What the engine reports, as faults of the one table.
 
 use walrelay_engine::event::MappingError;
-use walrelay_engine::flow::{Held, StreamError};
+use walrelay_engine::flow::{Held, StreamError, Unbound};
 use walrelay_engine::window::Failure;
 
 use crate::fault::{Fault, FaultKind};
@@ -10,16 +10,31 @@ use crate::rabbitmq::{BrokerError, Connector};
 /// The kind of what stopped the stream.
 pub(super) const fn stream_kind(error: &StreamError) -> FaultKind {
     match error {
-        StreamError::Mapping(
-            MappingError::ColumnMissing { .. } | MappingError::TemplateColumnMissing { .. },
-        ) => FaultKind::ColumnMissing,
-        StreamError::Mapping(MappingError::PayloadType { .. }) => FaultKind::PayloadType,
+        StreamError::Mapping(error) => mapping_kind(error),
         StreamError::UnknownTable { .. } => FaultKind::TableUnknown,
         StreamError::Diverged { .. } => FaultKind::LogDiverged,
         StreamError::Decode(_)
         | StreamError::UnknownRelation { .. }
         | StreamError::OutsideTransaction { .. }
         | StreamError::NoSession => FaultKind::DatabaseProtocol,
+    }
+}
+
+/// The kind of why rows that are to be backfilled cannot become events.
+pub(super) const fn unbound_kind(error: &Unbound) -> FaultKind {
+    match error {
+        Unbound::UnknownTable { .. } => FaultKind::TableUnknown,
+        Unbound::Mapping(error) => mapping_kind(error),
+        Unbound::Names(_) => FaultKind::DatabaseProtocol,
+    }
+}
+
+const fn mapping_kind(error: &MappingError) -> FaultKind {
+    match error {
+        MappingError::ColumnMissing { .. } | MappingError::TemplateColumnMissing { .. } => {
+            FaultKind::ColumnMissing
+        }
+        MappingError::PayloadType { .. } => FaultKind::PayloadType,
     }
 }
 

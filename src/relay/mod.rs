@@ -1,5 +1,6 @@
 //! The running relay: both sides' connections, the flow between them, and what follows a fault.
 
+mod backfill;
 mod backoff;
 mod errands;
 mod faults;
@@ -18,6 +19,7 @@ mod watch;
 
 pub use walrelay_engine::flow::Replayed;
 
+pub use backfill::Totals;
 pub use replay::{ReplayEnd, ReplayError, ReplayEvent, ReplaySettings, count, replay};
 pub use retention::RetentionSettings;
 pub use session::DatabaseSettings;

@@ -4,8 +4,8 @@ use super::news::{News, Tell};
 use super::standby;
 use crate::fault::Fault;
 use crate::postgres::{
-    self, Candidate, Connector, ControlSession, Error, Preflight, QualifiedTable, Replication, Source,
-    StartOptions, Started, guard,
+    self, Candidate, Connector, ControlSession, Error, Preflight, QualifiedTable, RecoverOptions,
+    Replication, Source, StartOptions, Started, Unfit, backfill, guard,
 };
 
 /// What a session is opened with.
@@ -21,6 +21,17 @@ pub struct DatabaseSettings {
     pub start: StartOptions,
     /// Run set-up before the first session (`--auto-setup`).
     pub auto_setup: bool,
+    /// Recover by itself where the slot is lost, in this way.
+    pub rescan: Option<RecoverOptions>,
+}
+
+/// A session that streams.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// The stream.
+    pub(super) session: Replication,
+    /// Whether rows go out before it (R22).
+    pub(super) has_backfill: bool,
 }
 
 /// Opens a session, waiting for as long as another process streams from the slot. Every other step has the connector's
@@ -28,43 +39,73 @@ pub struct DatabaseSettings {
 ///
 /// # Errors
 /// Why there is none, as an operator must see it.
-pub(super) async fn open(settings: DatabaseSettings, news: Tell) -> Result<Replication, Fault> {
+pub(super) async fn open(settings: DatabaseSettings, news: Tell) -> Result<Opened, Fault> {
     start(&settings, &news)
         .await
         .map_err(|error| Fault::new(error.kind(), &error))
 }
 
-async fn start(settings: &DatabaseSettings, news: &Tell) -> Result<Replication, Error> {
+async fn start(settings: &DatabaseSettings, news: &Tell) -> Result<Opened, Error> {
     if settings.auto_setup {
         let report = postgres::setup(&settings.connector, &settings.source).await?;
         for step in &report.steps {
             tracing::info!(what = step.what, outcome = %step.outcome, "set-up");
         }
     }
-    let server = look(&settings.connector, settings, news).await?;
+    let (server, mut has_backfill) = look_and_recover(settings, news).await?;
     let mut candidate = Candidate::open(&server, &settings.start).await?;
     loop {
         if standby::wait_for_slot(&mut candidate, settings, news).await? {
             // Days may have passed.
-            look(&server, settings, news).await?;
+            (_, has_backfill) = look(&server, settings, news).await?;
         }
         let deadline = settings.connector.deadline();
         candidate = match candidate.start(&settings.start, deadline).await? {
-            Started::Streaming(session) => return Ok(session),
+            Started::Streaming(session) => {
+                return Ok(Opened {
+                    session,
+                    has_backfill,
+                });
+            }
             Started::SlotInUse(candidate) => candidate,
         };
     }
 }
 
+/// As [`look`]. A slot that is lost is made anew where that was asked for (R23).
+async fn look_and_recover(settings: &DatabaseSettings, news: &Tell) -> Result<(Connector, bool), Error> {
+    let error = match look(&settings.connector, settings, news).await {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    let is_lost = matches!(
+        error.unfit(),
+        Some(Unfit::SlotLost { .. } | Unfit::SlotMissing { .. })
+    );
+    let Some(options) = settings.rescan.as_ref().filter(|_| is_lost) else {
+        return Err(error);
+    };
+    tracing::warn!(error = %error, "the slot is lost: it is made anew, and what it may have missed is sent");
+    let report = postgres::recover(&settings.connector, &settings.source, options).await?;
+    for line in report.to_string().lines() {
+        tracing::warn!(line, "recovery");
+    }
+    look(&settings.connector, settings, news).await
+}
+
 /// Checks that everything fits, and tells what is at risk all the same. The SQL session ends before the stream starts: an
 /// idle one would hold up a smart shutdown (I8). Returns a connector to the server that was looked at, so that the stream
-/// comes from no other.
-async fn look(connector: &Connector, settings: &DatabaseSettings, news: &Tell) -> Result<Connector, Error> {
+/// comes from no other; and whether rows are to be backfilled.
+async fn look(
+    connector: &Connector,
+    settings: &DatabaseSettings,
+    news: &Tell,
+) -> Result<(Connector, bool), Error> {
     let control = ControlSession::open(connector, &settings.source.slot).await?;
     let server = control.connector().clone();
     let found = check(&control, &settings.source).await;
     control.close().await;
-    let found = found.map_err(|error| error.at(&server))?;
+    let (found, has_backfill) = found.map_err(|error| error.at(&server))?;
     let risks = found
         .risks(&settings.source.slot)
         .map(|risk| Fault::new(risk.kind(), &risk));
@@ -74,12 +115,12 @@ async fn look(connector: &Connector, settings: &DatabaseSettings, news: &Tell) -
     for table in others.filter(|table| !settings.ignore_tables.contains(table)) {
         tracing::warn!(table = %table, "the publication has a table that is not configured: a row in it will halt delivery");
     }
-    Ok(server)
+    Ok((server, has_backfill))
 }
 
-/// Is everything there, and as it was left (R5)?
-async fn check(control: &ControlSession, source: &Source) -> Result<Preflight, Error> {
+/// Is everything there, and as it was left (R5)? And are rows to be backfilled?
+async fn check(control: &ControlSession, source: &Source) -> Result<(Preflight, bool), Error> {
     let found = postgres::preflight(control, source).await?;
     guard::check(control, source).await?;
-    Ok(found)
+    Ok((found, backfill::waits(control, &source.slot).await?))
 }

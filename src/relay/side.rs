@@ -18,11 +18,11 @@ const PROVED_AFTER: Duration = Duration::from_secs(5);
 /// How many faults are remembered as told.
 const TOLD: usize = 16;
 
-/// A connection to one server, opened again and again.
+/// A connection to one server, opened again and again. `O` is what a try brings, the connection among it.
 #[derive(Debug)]
-pub(super) struct Side<C> {
+pub(super) struct Side<C, O = C> {
     name: &'static str,
-    state: State<C>,
+    state: State<C, O>,
     backoff: Backoff,
     status: SideStatus,
     /// Whether the fault of the status struck a connection that was up, and opening one does not look for it.
@@ -32,13 +32,13 @@ pub(super) struct Side<C> {
 }
 
 #[derive(Debug)]
-enum State<C> {
+enum State<C, O> {
     Waiting { until: Instant },
-    Opening { attempt: JoinHandle<Result<C, Fault>> },
+    Opening { attempt: JoinHandle<Result<O, Fault>> },
     Up { connection: Box<C>, since: Instant },
 }
 
-impl<C: Send + 'static> Side<C> {
+impl<C: Send + 'static, O: Send + 'static> Side<C, O> {
     /// A side whose first try is due at once. `name` is for the log.
     pub(super) fn new(name: &'static str) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl<C: Send + 'static> Side<C> {
     /// Starts the next try if it is due. It runs in a task of its own, so that the other side is served meanwhile.
     pub(super) fn open_if_due<F>(&mut self, now: Instant, open: impl FnOnce() -> F)
     where
-        F: Future<Output = Result<C, Fault>> + Send + 'static,
+        F: Future<Output = Result<O, Fault>> + Send + 'static,
     {
         if self.deadline().is_some_and(|until| now >= until) {
             self.state = State::Opening {
@@ -94,7 +94,7 @@ impl<C: Send + 'static> Side<C> {
     ///
     /// # Panics
     /// If the task panicked: half a relay must not live on.
-    pub(super) fn poll_opened(&mut self, cx: &mut Context<'_>) -> Poll<Result<C, Fault>> {
+    pub(super) fn poll_opened(&mut self, cx: &mut Context<'_>) -> Poll<Result<O, Fault>> {
         let State::Opening { attempt } = &mut self.state else {
             return Poll::Pending;
         };

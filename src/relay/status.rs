@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime};
 use walrelay_engine::flow::Counters;
 use walrelay_engine::{Lsn, PgTimestamp};
 
+use super::backfill::Totals;
 use crate::fault::{Class, Fault, FaultKind};
 
 /// How the relay stands.
@@ -38,6 +39,10 @@ pub struct Status {
     pub received: Option<Lsn>,
     /// Old rows.
     pub retention: RetentionStatus,
+    /// Rows that go out before the stream, while there are any.
+    pub backfill_left: Option<u64>,
+    /// What became of such rows that were not sent.
+    pub backfill: Totals,
     /// Positions reported to PostgreSQL.
     pub status_updates: u64,
     /// Sessions opened.
@@ -181,6 +186,8 @@ impl Status {
             durable: None,
             received: None,
             retention: RetentionStatus::default(),
+            backfill_left: None,
+            backfill: Totals::default(),
             status_updates: 0,
             sessions: 0,
             links: 0,

@@ -22,6 +22,7 @@ use doubt::Struck;
 use errands::Care;
 pub use errands::CareSettings;
 
+use super::backfill::Backfill;
 use super::errands::Errands;
 use super::held::{HeldTold, tell_discarded};
 use super::news::{self, News, Tell};
@@ -87,10 +88,11 @@ pub async fn run(
 struct Relay {
     settings: RelaySettings,
     flow: Flow,
-    database: Side<Replication>,
+    database: Side<Replication, session::Opened>,
     broker: Side<Link>,
     brokers: Brokers,
     errands: Errands,
+    backfill: Backfill,
     care: Care,
     retention: Retention,
     status: watch::Sender<Status>,
@@ -115,6 +117,7 @@ impl Relay {
         Self {
             flow: Flow::new(settings.flow.clone()),
             errands: Errands::new(),
+            backfill: Backfill::default(),
             care: Care::new(Instant::now(), &settings.care),
             retention: Retention::new(&settings.retention, Instant::now()),
             wake: Wake::new(settings.database.start.wal_sender_timeout),
@@ -171,6 +174,7 @@ impl Relay {
         if let Err(error) = self.read_link(now) {
             self.fail_link(&error, now);
         }
+        self.backfill.admit(&mut self.flow, now);
         self.read_stream(now);
         self.handle_timeouts(now);
         self.end_doubts(now);
@@ -379,7 +383,8 @@ impl Relay {
         let stop_by = self.stop_by?;
         // Without a session it cannot be put on record, and none is opened any more.
         let can_record = self.care.has_unrecorded_skip() && self.flow.durable().is_some();
-        (self.flow.is_drained() && !can_record || now >= stop_by).then_some(Ending::Stopped)
+        let is_done = self.flow.is_drained() && !self.backfill.owes(&self.flow) && !can_record;
+        (is_done || now >= stop_by).then_some(Ending::Stopped)
     }
 
     /// A last status update and a good-bye to both sides.
@@ -442,6 +447,7 @@ impl Relay {
     }
 
     fn tell_status(&mut self, now: Instant) {
+        let backfill = &self.backfill;
         let (flow, database, broker) = (&self.flow, self.database.status(), self.broker.status());
         let stopping = self.stop_by.is_some();
         self.status.send_modify(|status| {
@@ -455,6 +461,7 @@ impl Relay {
             status.oldest_unsettled = flow.oldest_unsettled();
             status.durable = flow.durable();
             status.received = flow.received();
+            (status.backfill_left, status.backfill) = (backfill.left(flow), backfill.totals());
             status.ticked = now;
             status.database.clone_from_changed(database);
             status.broker.clone_from_changed(broker);

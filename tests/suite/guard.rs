@@ -219,14 +219,16 @@ async fn a_role_without_rights_is_told_the_grant() -> Result<()> {
 }
 
 #[tokio::test]
-async fn recover_refuses_a_slot_that_is_gone() -> Result<()> {
+async fn recover_asks_before_it_makes_a_slot_anew() -> Result<()> {
     let set_up = SetUp::new().await?;
     let written = "select baseline_by from walrelay.state";
     teardown(&set_up.connector, &set_up.source).await?;
     let output = set_up.run(&["recover"]).await?;
     assert_eq!((output.code(), output.stdout.as_str()), (Some(1), ""));
     let slot = &set_up.source.slot;
-    let line = format!("walrelay: the replication slot `{slot}` does not exist: ");
+    let line = format!(
+        "walrelay: the replication slot `{slot}` does not exist, and recover makes it anew: say --yes"
+    );
     assert!(output.stderr.starts_with(&line), "{}", output.stderr);
     assert_eq!(output.stderr.lines().count(), 1);
     assert_eq!(set_up.text(written).await?, "setup");

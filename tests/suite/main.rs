@@ -1,6 +1,8 @@
 //! The suite: walrelay's binary against real servers that the test bed starts.
 
 mod admin;
+mod backfill;
+mod backfill_faults;
 mod bad_input;
 mod broker_access;
 mod broker_closes;
@@ -12,6 +14,7 @@ mod complaint;
 mod dead_letters;
 mod errands;
 mod faults;
+mod first_start;
 mod guard;
 mod halts;
 mod handshake;
@@ -22,10 +25,12 @@ mod kills;
 mod link;
 mod load;
 mod main_path;
+mod moving;
 mod oversized;
 mod policies;
 mod promotion;
 mod purge;
+mod recover;
 mod replay;
 mod resources;
 mod retention;

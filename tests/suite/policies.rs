@@ -6,21 +6,6 @@ use walrelay_testbed::{Relay, eventually};
 
 use crate::world::{EXCHANGE, LONG, World};
 
-/// A world whose queue takes only what is for `order`.
-async fn world_for_orders() -> Result<World> {
-    let world = World::without_exchange().await?;
-    world
-        .vhost
-        .declare_exchange(EXCHANGE, lapin::ExchangeKind::Topic)
-        .await?;
-    world
-        .vhost
-        .declare_queue(walrelay_testbed::QueueOptions::classic(crate::world::QUEUE))
-        .await?;
-    world.vhost.bind(crate::world::QUEUE, EXCHANGE, "order.#").await?;
-    Ok(world)
-}
-
 /// Inserts an event of this aggregate type and event type; returns its id.
 async fn insert(client: &Client, aggregate_type: &str, event_type: &str) -> Result<String> {
     let row = client
@@ -62,7 +47,7 @@ async fn counter(relay: &Relay, name: &str) -> Result<f64> {
 /// R10, R15.
 #[tokio::test]
 async fn an_unroutable_event_becomes_a_dead_letter_and_delivery_goes_on() -> Result<()> {
-    let world = world_for_orders().await?;
+    let world = World::for_orders().await?;
     let recorder = world.recorder().await?;
     let relay = world
         .relay()
@@ -139,7 +124,7 @@ async fn an_invalid_row_is_set_aside_under_its_key_by_its_own_policy() -> Result
 
 #[tokio::test]
 async fn a_discarded_event_is_counted_and_logged_with_its_key() -> Result<()> {
-    let world = world_for_orders().await?;
+    let world = World::for_orders().await?;
     let recorder = world.recorder().await?;
     let relay = world
         .relay()
@@ -162,7 +147,7 @@ async fn a_discarded_event_is_counted_and_logged_with_its_key() -> Result<()> {
 /// R9.
 #[tokio::test]
 async fn a_held_event_is_skipped_by_hand_and_delivery_goes_on() -> Result<()> {
-    let world = world_for_orders().await?;
+    let world = World::for_orders().await?;
     let recorder = world.recorder().await?;
     let mut relay = world.running().await?;
     let astray = insert(&world.client, "nobody", "Asked").await?;
@@ -194,7 +179,7 @@ async fn a_held_event_is_skipped_by_hand_and_delivery_goes_on() -> Result<()> {
 #[tokio::test]
 async fn a_stop_waits_until_the_skip_of_an_event_is_on_record() -> Result<()> {
     const ID: &str = "7b7f5c1e-0000-4000-8000-000000000000";
-    let world = world_for_orders().await?;
+    let world = World::for_orders().await?;
     let mut relay = world.running().await?;
     let skip = relay.run_command(&["skip", ID, "--reason", "a test"]).await?;
     assert_eq!(skip.code(), Some(0), "{}", skip.stderr);
@@ -230,7 +215,7 @@ async fn a_stop_waits_until_the_skip_of_an_event_is_on_record() -> Result<()> {
 /// R10: it counts the WAL since this hold began.
 #[tokio::test]
 async fn a_hold_that_costs_too_much_wal_ends_in_a_dead_letter() -> Result<()> {
-    let world = world_for_orders().await?;
+    let world = World::for_orders().await?;
     let recorder = world.recorder().await?;
     let mut relay = world
         .relay()
@@ -259,7 +244,7 @@ async fn a_hold_that_costs_too_much_wal_ends_in_a_dead_letter() -> Result<()> {
 /// R10.
 #[tokio::test]
 async fn with_too_many_dead_letters_pending_events_are_held_until_a_person_makes_room() -> Result<()> {
-    let world = world_for_orders().await?;
+    let world = World::for_orders().await?;
     let recorder = world.recorder().await?;
     let mut relay = world
         .relay()

@@ -126,7 +126,7 @@ async fn wait_holds_up_no_restart_of_the_server_and_outlives_it() -> Result<()> 
     let mut postgres = Postgres::start(PostgresOptions::default()).await?;
     let set_up = SetUp::on(postgres.database().await?).await?;
     let watched = "select from pg_stat_activity where application_name like 'walrelay % control' and state = 'idle' \
-                   and query like '%pg_replication_slots%'";
+                   and query like '%walrelay.backfill%'";
     let client = postgres.client("postgres").await?;
     let restart = async {
         eventually_some("the wait to look", LONG, async || {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio_postgres::Client;
 use walrelay_testbed::{
-    Database, Delivery, Postgres, RabbitMq, Recorder, Relay, RelayBuilder, Vhost, eventually_some,
-    shared_postgres, shared_rabbitmq,
+    Database, Delivery, Postgres, QueueOptions, RabbitMq, Recorder, Relay, RelayBuilder, Vhost,
+    eventually_some, shared_postgres, shared_rabbitmq,
 };
 
 /// Longer than anything here takes on a slow machine; a test that waits so long has failed.
@@ -40,6 +40,18 @@ impl World {
             vhost,
             client,
         })
+    }
+
+    /// As [`new`](Self::new), but only events about an `order` find a queue.
+    pub(crate) async fn for_orders() -> Result<Self> {
+        let world = Self::without_exchange().await?;
+        world
+            .vhost
+            .declare_exchange(EXCHANGE, lapin::ExchangeKind::Topic)
+            .await?;
+        world.vhost.declare_queue(QueueOptions::classic(QUEUE)).await?;
+        world.vhost.bind(QUEUE, EXCHANGE, "order.#").await?;
+        Ok(world)
     }
 
     /// The relay's settings for this world.

@@ -66,6 +66,8 @@ pub enum Origin {
         commit_lsn: Lsn,
         /// The event's number in its transaction, from 0.
         tx_seq: u64,
+        /// Whether the row came from the table and not from the stream; without the header `backfill` otherwise.
+        backfill: bool,
     },
     /// The table, on request: headers `replayed`, which is true, and `replay_seq`. A table does not tell where the
     /// transaction committed.
@@ -184,9 +186,17 @@ impl HeaderParts<'_> {
         headers.text(header::AGGREGATE_TYPE, self.aggregate_type)?;
         headers.text(header::AGGREGATE_ID, self.aggregate_id)?;
         match self.origin {
-            Origin::Stream { commit_lsn, tx_seq } => {
+            Origin::Stream {
+                commit_lsn,
+                tx_seq,
+                backfill,
+            } => {
                 headers.display(header::COMMIT_LSN, commit_lsn)?;
-                headers.number(header::TX_SEQ, tx_seq)
+                headers.number(header::TX_SEQ, tx_seq)?;
+                if backfill {
+                    headers.bool(header::BACKFILL, true)?;
+                }
+                Ok(())
             }
             Origin::Replay { seq } => {
                 headers.bool(header::REPLAYED, true)?;

@@ -5,15 +5,17 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Flow, HISTORY};
+use super::{Flow, FlowConfig, HISTORY, Scratch};
 use crate::amqp::{HeaderParts, Message, MessageParts, Origin};
 use crate::decode::DecodeError;
-use crate::event::{InvalidRow, Mapping, MappingError};
+use crate::event::{InvalidRow, Mapping, MappingError, OutboxTable};
 use crate::key::{EventKey, TransactionKey};
+use crate::ledger::TransactionNo;
+use crate::order::AggregateHash;
 use crate::pgoutput::{self, Insert, Relation, Tuple};
 use crate::row::{Row, TableNames};
 use crate::walsender::{Keepalive, ServerMessage, XLogData};
-use crate::window::{Admission, Failure, Located};
+use crate::window::{Admission, Failure, Located, Window};
 
 /// What became of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,10 +83,28 @@ enum Table {
     Unknown { schema: String, table: String },
 }
 
+/// How the rows of one table are read.
 #[derive(Debug)]
-struct Outbox {
+pub(super) struct Outbox {
     mapping: Mapping,
     names: Arc<TableNames>,
+}
+
+impl Outbox {
+    /// For rows of this table, if it is an outbox.
+    pub(super) fn bind(
+        relation: &Relation<'_>,
+        tables: &[OutboxTable],
+    ) -> Result<Option<Self>, MappingError> {
+        let mut tables = tables.iter();
+        let configured =
+            tables.find(|table| table.schema == relation.namespace && table.name == relation.name);
+        let Some(table) = configured else { return Ok(None) };
+        Ok(Some(Self {
+            mapping: Mapping::bind(relation, &table.route)?,
+            names: TableNames::of(relation),
+        }))
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -109,6 +129,9 @@ impl Flow {
     pub fn handle_stream(&mut self, payload: &[u8], now: Instant) -> Result<Intake, StreamError> {
         let session = self.session.as_mut().ok_or(StreamError::NoSession)?;
         session.heard = now;
+        if self.backfill.is_active() {
+            return Ok(Intake::NoRoom);
+        }
         let intake = match ServerMessage::decode(payload)? {
             ServerMessage::Keepalive(keepalive) => {
                 self.keepalive(&keepalive);
@@ -168,16 +191,8 @@ impl Flow {
     }
 
     fn relation(&mut self, relation: &Relation<'_>) -> Result<(), StreamError> {
-        let configured = self
-            .config
-            .tables
-            .iter()
-            .find(|table| table.schema == relation.namespace && table.name == relation.name);
-        let table = match configured {
-            Some(table) => Table::Outbox(Box::new(Outbox {
-                mapping: Mapping::bind(relation, &table.route)?,
-                names: TableNames::of(relation),
-            })),
+        let table = match Outbox::bind(relation, &self.config.tables)? {
+            Some(outbox) => Table::Outbox(Box::new(outbox)),
             None if self.ignores(relation) => Table::Ignored,
             None => Table::Unknown {
                 schema: relation.namespace.to_owned(),
@@ -200,7 +215,7 @@ impl Flow {
         let Some(transaction) = &mut session.stream.transaction else {
             return Err(StreamError::OutsideTransaction { message: "Insert" });
         };
-        let Outbox { mapping, names } = match session.stream.relations.get(&insert.relation_oid) {
+        let outbox = match session.stream.relations.get(&insert.relation_oid) {
             Some(Table::Outbox(outbox)) => &**outbox,
             Some(Table::Ignored) => {
                 transaction.inserts += 1;
@@ -223,7 +238,7 @@ impl Flow {
             transaction: transaction.key,
             tx_seq: transaction.inserts,
         };
-        if mapping.is_sent(&insert.new) {
+        if outbox.mapping.is_sent(&insert.new) {
             transaction.inserts += 1;
             self.counters.already_sent += 1;
             return Ok(Intake::Taken);
@@ -251,57 +266,91 @@ impl Flow {
                 if is_too_far || self.window.failed() > 0 || !self.window.has_room(0) {
                     return Ok(Intake::NoRoom);
                 }
-                let mut buffer = self.window.spare_buffer();
-                let encoded = encode(
-                    mapping,
-                    &insert.new,
-                    key.into(),
-                    &self.config.app_id,
-                    &mut self.scratch,
-                    &mut buffer,
-                );
-                let row = match self.config.keep_rows {
-                    true => Some(Row::keep(names, &insert.new, self.window.spare_buffer())),
-                    false => None,
-                };
-                let size = encoded.as_ref().map_or(0, Message::len) + row.as_ref().map_or(0, Row::len);
-                if !self.window.has_room(size) {
-                    self.window.recycle(encoded.map_or(buffer, Message::into_buffer));
-                    self.window.recycle(row.map_or_else(Vec::new, Row::into_buffer));
+                let (window, scratch) = (&mut self.window, &mut self.scratch);
+                let Some(prepared) = prepare(&self.config, window, scratch, outbox, &insert.new, key) else {
                     return Ok(Intake::NoRoom);
-                }
-                let (message, reason) = match encoded {
-                    Ok(message) => (Some(message), None),
-                    Err(reason) => {
-                        self.window.recycle(buffer);
-                        (None, Some((mapping.id(&insert.new).map(str::to_owned), reason)))
-                    }
                 };
-                // An invalid row is ordered as well: what comes after it is not sent before it is settled.
-                let aggregate = self
-                    .scratch
-                    .aggregates
-                    .as_ref()
-                    .map_or(0, |hasher| hasher.hash_one(mapping.aggregate(&insert.new)));
                 transaction.inserts += 1;
                 self.counters.read += 1;
-                let admission = Admission {
-                    key,
-                    transaction: Some(session.ledger.admit()),
-                    message,
-                    row,
-                    aggregate,
-                };
-                let seq = self.window.admit(admission);
-                if let Some((id, reason)) = reason {
-                    self.fail(seq, Failure::Invalid { id, reason }, now);
-                }
+                let transaction = Some(session.ledger.admit());
+                self.admit(key, transaction, prepared, now);
                 return Ok(Intake::Taken);
             }
         }
         transaction.inserts += 1;
         Ok(Intake::Taken)
     }
+
+    /// Admits a row behind all others. One that cannot become a message fails at once.
+    pub(super) fn admit(
+        &mut self,
+        key: EventKey,
+        transaction: Option<TransactionNo>,
+        prepared: Prepared,
+        now: Instant,
+    ) {
+        let seq = self.window.admit(Admission {
+            key,
+            transaction,
+            message: prepared.message,
+            row: prepared.row,
+            aggregate: prepared.aggregate,
+        });
+        if let Some((id, reason)) = prepared.invalid {
+            self.fail(seq, Failure::Invalid { id, reason }, now);
+        }
+    }
+}
+
+/// A row that the window has room for.
+pub(super) struct Prepared {
+    message: Option<Message>,
+    row: Option<Row>,
+    /// Its id, where it has a usable one, and why there is no message.
+    invalid: Option<(Option<String>, InvalidRow)>,
+    aggregate: AggregateHash,
+}
+
+/// Encodes a row; none where the window has no room for it.
+pub(super) fn prepare(
+    config: &FlowConfig,
+    window: &mut Window,
+    scratch: &mut Scratch,
+    outbox: &Outbox,
+    row: &Tuple<'_>,
+    key: EventKey,
+) -> Option<Prepared> {
+    let Outbox { mapping, names } = outbox;
+    let mut buffer = window.spare_buffer();
+    let encoded = encode(mapping, row, key.into(), &config.app_id, scratch, &mut buffer);
+    let kept = match config.keep_rows {
+        true => Some(Row::keep(names, row, window.spare_buffer())),
+        false => None,
+    };
+    let size = encoded.as_ref().map_or(0, Message::len) + kept.as_ref().map_or(0, Row::len);
+    if !window.has_room(size) {
+        window.recycle(encoded.map_or(buffer, Message::into_buffer));
+        window.recycle(kept.map_or_else(Vec::new, Row::into_buffer));
+        return None;
+    }
+    let (message, invalid) = match encoded {
+        Ok(message) => (Some(message), None),
+        Err(reason) => {
+            window.recycle(buffer);
+            (None, Some((mapping.id(row).map(str::to_owned), reason)))
+        }
+    };
+    // An invalid row is ordered as well: what comes after it is not sent before it is settled.
+    let aggregate = scratch
+        .aggregates
+        .as_ref()
+        .map_or(0, |hasher| hasher.hash_one(mapping.aggregate(row)));
+    Some(Prepared {
+        message,
+        row: kept,
+        invalid,
+        aggregate,
+    })
 }
 
 /// What a message says of its event beyond the row.
@@ -319,6 +368,7 @@ impl From<EventKey> for Stamp {
             origin: Origin::Stream {
                 commit_lsn: key.transaction.commit_lsn,
                 tx_seq: key.tx_seq,
+                backfill: key.transaction.is_backfill(),
             },
         }
     }

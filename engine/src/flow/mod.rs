@@ -5,6 +5,7 @@
 //! room and the `handle_*` methods for what the broker says; [`Flow::poll_status`] and [`Flow::handle_timeout`]
 //! when [`Flow::deadline`] passes. Sessions and links come and go independently.
 
+mod backfill;
 mod delivery;
 mod failure;
 mod intake;
@@ -18,6 +19,7 @@ use std::collections::VecDeque;
 use std::hash::RandomState;
 use std::time::{Duration, Instant};
 
+pub use backfill::{BackfillTable, BackfilledRow, Unbound};
 pub use delivery::{CHANNEL, DeliveryError};
 pub use failure::{Discarded, Held, SetAside};
 pub use intake::{Intake, StreamError};
@@ -25,6 +27,7 @@ pub use replay::{Replay, ReplayConfig, ReplayFailed, Replayed};
 pub use retries::{RETRY_PREFIX, RetryFailure, RetryOver, RetryToken};
 pub use stored::{StoredEvent, Unfit};
 
+use backfill::Backfill;
 use retries::Retries;
 
 use crate::Lsn;
@@ -107,6 +110,7 @@ pub struct Flow {
     dead_letters_full: bool,
     discarded: VecDeque<Discarded>,
     retries: Retries,
+    backfill: Backfill,
     stopping: bool,
     /// What our clock says, as of the last [`Flow::tell_time`].
     wall: PgTimestamp,
@@ -167,6 +171,8 @@ impl Link {
 pub struct Counters {
     /// Events read from the stream and admitted.
     pub read: u64,
+    /// Rows that the stream does not bring, admitted.
+    pub backfilled: u64,
     /// Messages sent, again or for the first time.
     pub published: u64,
     /// Events confirmed.
@@ -244,6 +250,7 @@ impl Flow {
             dead_letters_full: false,
             discarded: VecDeque::new(),
             retries: Retries::default(),
+            backfill: Backfill::default(),
             hold: Hold::default(),
             probe: None,
             // PostgreSQL knows of all but what was settled since the last two status updates.
@@ -298,6 +305,7 @@ impl Flow {
         self.session = None;
         self.window.detach_all();
         self.retries.session_lost();
+        self.backfill.session_lost();
     }
 
     /// Drops all that was read from a log that is not the current one. A link that is up must be replaced: nothing
@@ -306,6 +314,7 @@ impl Flow {
         self.link_lost();
         self.window.clear();
         self.retries.clear();
+        self.backfill.forget();
         self.history.clear();
         self.hold.release();
         self.isolate_through = None;

@@ -46,6 +46,7 @@ pub(super) fn message(window: &mut Window, bytes: usize) -> Message {
             origin: Origin::Stream {
                 commit_lsn: Lsn::new(0x1000_0000),
                 tx_seq: 0,
+                backfill: false,
             },
         },
     };

@@ -11,6 +11,7 @@ fn without_anything_set_the_defaults_hold() {
         outbox,
         rabbitmq,
         delivery,
+        recovery,
         admin,
         log,
     } = loaded(URLS, &Sources::default()).config;
@@ -51,6 +52,7 @@ fn without_anything_set_the_defaults_hold() {
         shutdown_grace: Duration::from_secs(10),
     };
     assert_eq!(delivery, expected);
+    assert_eq!(recovery.on_slot_lost, OnSlotLost::Halt);
     assert_eq!(admin.listen.to_string(), "127.0.0.1:10187");
     assert_eq!(
         (log.format, log.level.to_string()),

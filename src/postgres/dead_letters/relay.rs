@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use tokio_postgres::{GenericClient, Transaction};
+use tokio_postgres::Transaction;
 use walrelay_engine::Lsn;
 use walrelay_engine::key::EventKey;
 
@@ -12,7 +12,7 @@ use crate::postgres::catalog::{column, position};
 use crate::postgres::control::{ControlSession, bounded};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName};
-use crate::postgres::own_schema::{Use, commit_synchronously};
+use crate::postgres::own_schema::{Use, check_stream, commit_synchronously};
 use crate::postgres::position::{EventPosition, flushed_position};
 
 /// An event to set aside.
@@ -341,23 +341,6 @@ async fn begin<'a>(
     commit_synchronously(&transaction, purpose).await?;
     check_stream(&transaction, slot, ours, purpose).await?;
     Ok(transaction)
-}
-
-/// Does the session's server stream from the slot to us?
-async fn check_stream(
-    client: &impl GenericClient,
-    slot: &SlotName,
-    ours: i32,
-    purpose: &'static str,
-) -> Result<(), Error> {
-    let sql = "select active_pid from pg_catalog.pg_replication_slots where slot_name = $1";
-    let row = bounded(Step::Query(purpose), client.query_opt(sql, &[&slot.as_str()])).await?;
-    let found: Option<i32> = row.map_or(Ok(None), |row| column(&row, 0, purpose))?;
-    if found == Some(ours) {
-        return Ok(());
-    }
-    let slot = slot.clone();
-    Err(Error::NotOurStream { slot, ours, found })
 }
 
 /// When the event's transaction committed.

@@ -76,6 +76,28 @@ pub enum Unfit {
         /// Its name.
         slot: SlotName,
     },
+    /// A set-up that did not end.
+    #[error("the set-up of the slot `{slot}` was interrupted")]
+    SetupInterrupted {
+        /// Its name.
+        slot: SlotName,
+    },
+    /// Rows that cannot be looked for.
+    #[error("the rows of {table} that are there cannot be looked for: {why}")]
+    Backfill {
+        /// The table.
+        table: QualifiedTable,
+        /// Why, in words.
+        why: String,
+    },
+    /// Rows of a lost slot that nothing tells apart from those that were sent.
+    #[error("nothing tells which rows of {table} the slot `{slot}` has missed: it has no marks")]
+    NothingTells {
+        /// The table.
+        table: QualifiedTable,
+        /// The slot.
+        slot: SlotName,
+    },
     /// No publication.
     #[error("the publication `{publication}` does not exist")]
     PublicationMissing {
@@ -173,6 +195,9 @@ impl Unfit {
                 FaultKind::SlotForeign
             }
             Self::SlotLost { .. } => FaultKind::SlotLost,
+            Self::SetupInterrupted { .. } => FaultKind::SetupInterrupted,
+            Self::Backfill { .. } => FaultKind::BackfillUnfit,
+            Self::NothingTells { .. } => FaultKind::NothingTells,
             Self::PublicationMissing { .. } => FaultKind::PublicationMissing,
             Self::WithoutInserts { .. }
             | Self::RowFilter { .. }

@@ -6,9 +6,9 @@ use walrelay_engine::flow::{LogIdentity, StreamError};
 
 use super::{FAREWELL, Relay};
 use crate::fault::{Class, Fault, FaultKind};
-use crate::postgres::Replication;
 use crate::rabbitmq::{BrokerError, Link};
 use crate::relay::faults;
+use crate::relay::session::Opened;
 use crate::relay::status::Role;
 use crate::relay::watch::{Seen, Watch};
 
@@ -16,9 +16,12 @@ use crate::relay::watch::{Seen, Watch};
 const OTHER_LOG: &str = "the database is another one than before";
 
 impl Relay {
-    pub(super) fn session_opened(&mut self, result: Result<Replication, Fault>, now: Instant) {
-        let session = match result {
-            Ok(session) => session,
+    pub(super) fn session_opened(&mut self, result: Result<Opened, Fault>, now: Instant) {
+        let Opened {
+            session,
+            has_backfill,
+        } = match result {
+            Ok(opened) => opened,
             Err(fault) => return self.fail_session(fault, now),
         };
         // Set-up is for the start; a slot that goes missing later must not come back empty.
@@ -44,6 +47,7 @@ impl Relay {
         }
         let slot = self.settings.database.source.slot.clone();
         self.watch = Some(Watch::new(session.connector().clone(), slot, now));
+        self.backfill.session_started(&mut self.flow, has_backfill);
         self.database.opened(session, now);
         self.role_unknown = false;
         self.status.send_modify(|status| {

@@ -12,6 +12,7 @@ use crate::fault::Fault;
 use crate::postgres::dead_letters::{Columns, NewDeadLetter, Reason};
 use crate::postgres::skips::Skip;
 use crate::postgres::{EventPosition, QualifiedTable};
+use crate::relay::backfill::Request;
 use crate::relay::errands::{Counted, Done, Errand, LoadedRetry, Pending};
 use crate::relay::faults;
 use crate::relay::session::DatabaseSettings;
@@ -49,7 +50,7 @@ pub(super) struct Care {
     /// The event of the current hold, and where the WAL ended when it was first looked after.
     hold: Option<(EventKey, Lsn)>,
     /// A skip that has settled its event and is not yet on record.
-    unrecorded: Option<(Skip, EventKey)>,
+    unrecorded: Option<(Skip, EventKey, Option<String>)>,
     /// An errand failed, and has not succeeded since.
     failing: bool,
     /// How many dead letters are pending, and when they were counted, in this session.
@@ -80,7 +81,7 @@ impl Care {
 
     /// At the relay's end: the request of a skip that is not on record stays open, for another event of the same id.
     pub(super) fn tell_unrecorded_skip(&self) {
-        if let Some((skip, key)) = &self.unrecorded {
+        if let Some((skip, key, _)) = &self.unrecorded {
             tracing::warn!(
                 commit_lsn = %key.transaction.commit_lsn,
                 tx_seq = key.tx_seq,
@@ -104,8 +105,8 @@ impl Relay {
         let connector = session.connector().clone();
         // What fails may fail because of one row: the others go past it.
         let batch = if self.care.failing { 1 } else { BATCH };
-        let errand = if let Some((skip, key)) = self.care.unrecorded.clone() {
-            Errand::RecordSkip { skip, key }
+        let errand = if let Some((skip, key, event_id)) = self.care.unrecorded.clone() {
+            Errand::RecordSkip { skip, key, event_id }
         } else if let (Some(held), true) = (self.flow.held(), now >= self.care.look_at) {
             self.care.look_at = now + LOOK_INTERVAL;
             Errand::LookAfter {
@@ -120,6 +121,12 @@ impl Relay {
             && let Some(errand) = self.dead_letter_errand(batch, process_id, now)
         {
             errand
+        } else if let (Some(request), Some(process_id)) = (self.backfill_request(), process_id) {
+            Errand::Backfill {
+                request,
+                process_id,
+                max_event_bytes: self.settings.database.start.max_event_bytes,
+            }
         } else {
             return;
         };
@@ -195,7 +202,9 @@ impl Relay {
         let has_dead_letters = self.flow.set_aside_count() > 0
             || self.flow.has_retries_over()
             || self.flow.retry_room().is_some();
-        let is_wanted = self.care.unrecorded.is_some() || (has_process_id && has_dead_letters);
+        let has_backfill = self.backfill_request().is_some();
+        let is_wanted =
+            self.care.unrecorded.is_some() || (has_process_id && (has_dead_letters || has_backfill));
         let wanted = if is_wanted {
             free_at
         } else if self.flow.held().is_some() {
@@ -258,8 +267,17 @@ impl Relay {
                 }
                 self.count_dead_letters(pending, now);
             }
+            Done::Backfill(answer) => {
+                if let Err(fault) = self.backfill.answered(&mut self.flow, *answer, now) {
+                    self.fail_session(fault, now);
+                }
+            }
             Done::Guarded => {}
         }
+    }
+
+    fn backfill_request(&self) -> Option<Request> {
+        self.backfill.request(&self.flow, self.stop_by.is_some())
     }
 
     fn errand_failed(&mut self, fault: Fault, now: Instant) {
@@ -272,10 +290,11 @@ impl Relay {
     }
 
     fn looked_after(&mut self, key: EventKey, skip: Option<Skip>, flushed: Lsn, now: Instant) {
-        if self.flow.held().map(|held| held.key) != Some(key) {
+        let Some(held) = self.flow.held().filter(|held| held.key == key) else {
             return;
-        }
+        };
         if let Some(skip) = skip {
+            let event_id = held.message_id.map(str::to_owned);
             if self.flow.skip_held(now) {
                 tracing::warn!(
                     commit_lsn = %key.transaction.commit_lsn,
@@ -284,7 +303,7 @@ impl Relay {
                     requested_by = skip.requested_by,
                     "held event skipped"
                 );
-                self.care.unrecorded = Some((skip, key));
+                self.care.unrecorded = Some((skip, key, event_id));
             }
             return;
         }

@@ -165,7 +165,7 @@ async fn a_role_that_may_not_replicate_is_named_and_heals() -> Result<()> {
         .database
         .execute(&format!(
             "alter role {role} replication; grant usage on schema walrelay to {role};
-             grant select on walrelay.state to {role}"
+             grant select on walrelay.state, walrelay.slots, walrelay.backfill to {role}"
         ))
         .await?;
     relay.wait_ready(LONG).await?;

@@ -29,6 +29,7 @@ fn parts() -> MessageParts<'static> {
             origin: Origin::Stream {
                 commit_lsn: Lsn::new(0x16_B374_D848),
                 tx_seq: 7,
+                backfill: false,
             },
         },
     }
@@ -215,6 +216,7 @@ fn a_number_beyond_rabbitmqs_widest_is_refused() {
     let stream = |tx_seq| Origin::Stream {
         commit_lsn: Lsn::new(1),
         tx_seq,
+        backfill: false,
     };
     parts.headers.origin = stream(u64::MAX / 2);
     assert!(Message::encode(&mut Vec::new(), &parts, b"").is_ok());
@@ -357,10 +359,17 @@ fn assert_read_as_meant(parts: &MessageParts<'_>, body: &[u8], frame_max: u32) {
     );
     let number = |number| AMQPValue::LongLongInt(i64::try_from(number).unwrap());
     let expected_key = match headers.origin {
-        Origin::Stream { commit_lsn, tx_seq } => {
+        Origin::Stream {
+            commit_lsn,
+            tx_seq,
+            backfill,
+        } => {
             let text = AMQPValue::LongString(commit_lsn.to_string().into());
             table.insert("commit_lsn".into(), text);
             table.insert("tx_seq".into(), number(tx_seq));
+            if backfill {
+                table.insert("backfill".into(), AMQPValue::Boolean(true));
+            }
             (commit_lsn, tx_seq)
         }
         Origin::Replay { seq } => {
@@ -412,14 +421,14 @@ proptest! {
     fn a_message_is_read_as_meant(
         (frame_max, size) in frame_max_and_body_size(),
         texts in prop::array::uniform8("\\PC{0,60}"),
-        (mandatory, persistent, replayed) in any::<(bool, bool, bool)>(),
+        (mandatory, persistent, replayed, backfill) in any::<(bool, bool, bool, bool)>(),
         (timestamp, lsn, tx_seq) in (any::<u64>(), any::<u64>(), 0..=u64::MAX / 2),
         first in any::<u8>(),
     ) {
         let [exchange, routing_key, message_id, message_type, content_type, app_id, aggregate_type, aggregate_id] =
             texts.each_ref().map(String::as_str);
         let commit_lsn = Lsn::new(lsn);
-        let origin = if replayed { Origin::Replay { seq: tx_seq } } else { Origin::Stream { commit_lsn, tx_seq } };
+        let origin = if replayed { Origin::Replay { seq: tx_seq } } else { Origin::Stream { commit_lsn, tx_seq, backfill } };
         let headers = HeaderParts { aggregate_type, aggregate_id, origin };
         let parts = MessageParts {
             exchange,

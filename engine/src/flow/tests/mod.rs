@@ -1,5 +1,6 @@
 //! The flow against a scripted PostgreSQL and a scripted broker, and against random schedules of both.
 
+mod backfill;
 mod dead_letters;
 mod delivery;
 mod hold;

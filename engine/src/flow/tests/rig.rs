@@ -25,7 +25,7 @@ pub(super) const OTHER_OID: u32 = 16_999;
 /// The bytes between the start of one transaction's commit record and its end.
 pub(super) const COMMIT_SIZE: u64 = 8;
 
-const COLUMNS: [(&str, u32); 6] = [
+pub(super) const COLUMNS: [(&str, u32); 6] = [
     ("id", 2950),
     ("aggregate_type", 25),
     ("aggregate_id", 20),

@@ -1,0 +1,237 @@
+//! Rows that the stream does not bring (R22).
+
+use super::rig::*;
+use crate::Lsn;
+use crate::flow::{BackfillTable, BackfilledRow, Intake, Unbound};
+use crate::key::{EventKey, TransactionKey};
+use crate::policy::Policy;
+use crate::timestamp::PgTimestamp;
+
+/// No commit record starts at such a position.
+const POSITION: u64 = 99;
+
+fn table(rig: &Rig, name: &str) -> Result<BackfillTable, Unbound> {
+    let columns = COLUMNS.map(|(name, type_oid)| (name.to_owned(), type_oid));
+    rig.flow.backfill_table("public", name, &columns)
+}
+
+fn row(number: u64, aggregate: &str, payload: &str) -> BackfilledRow {
+    let transaction = TransactionKey::backfill(Lsn::new(POSITION), PgTimestamp::new(5));
+    let mut row = BackfilledRow::new(EventKey {
+        transaction,
+        tx_seq: number,
+    });
+    let id = format!("row {number}");
+    for value in [id.as_str(), "order", aggregate, "created", payload] {
+        row.push(Some(value));
+    }
+    row.push(None);
+    row
+}
+
+impl Rig {
+    /// With a session that has rows to be backfilled before its stream.
+    fn backfilling(config: crate::flow::FlowConfig) -> Self {
+        let mut rig = Self::started(config);
+        rig.flow.backfill_begins();
+        rig
+    }
+
+    fn backfill(&mut self, number: u64) -> Intake {
+        self.backfill_row(&row(number, "42", "{}"))
+    }
+
+    fn backfill_row(&mut self, row: &BackfilledRow) -> Intake {
+        let table = table(self, "outbox_events").unwrap();
+        self.flow.handle_backfilled(&table, row, self.now)
+    }
+}
+
+fn sent(position: u64) -> Position {
+    (POSITION, position)
+}
+
+#[test]
+fn r22_the_stream_waits_until_the_backfill_is_over() {
+    let mut rig = Rig::backfilling(config(10, 100_000));
+    assert!(!rig.flow.wants_stream());
+    assert_eq!(rig.offer(&begin(200, 1)).unwrap(), Intake::NoRoom);
+    for number in [3, 4] {
+        assert_eq!(rig.backfill(number), Intake::Taken);
+    }
+    assert_eq!(rig.publish(), [sent(3), sent(4)]);
+    rig.ack_all();
+    assert_eq!(rig.offer(&begin(200, 1)).unwrap(), Intake::NoRoom);
+    rig.flow.backfill_over(rig.now);
+    assert!(rig.flow.wants_stream());
+    rig.transaction(200, 1);
+    assert_eq!(rig.publish(), [(200, 0)]);
+}
+
+/// R3: without the wait, the keepalive behind the stream's start would be reported.
+#[test]
+fn r3_nothing_is_durable_while_rows_are_left() {
+    let mut rig = Rig::backfilling(config(10, 100_000));
+    let frame = keepalive(500, true);
+    assert_eq!(rig.flow.handle_stream(&frame, rig.now).unwrap(), Intake::NoRoom);
+    rig.pass(SECOND);
+    let positions = rig.flow.poll_status(rig.now).expect("a status update");
+    assert_eq!(
+        (positions.durable, positions.reply_requested),
+        (Lsn::INVALID, false)
+    );
+    rig.pass(SILENCE_TIMEOUT * 2);
+    assert_eq!(rig.flow.handle_timeout(rig.now), None, "nobody listens");
+    rig.flow.backfill_over(rig.now);
+    rig.keepalive(500, true);
+    assert_eq!(rig.durable(), 500);
+}
+
+#[test]
+fn only_a_settled_prefix_of_the_rows_is_told_as_settled() {
+    let mut rig = Rig::backfilling(config(10, 100_000));
+    for number in [3, 5, 8] {
+        assert_eq!(rig.backfill(number), Intake::Taken);
+    }
+    rig.flow.pass_backfilled(9);
+    assert_eq!((rig.flow.backfill_through(), rig.flow.backfill_settled()), (9, 2));
+    rig.publish();
+    rig.ack(2);
+    assert_eq!(rig.flow.backfill_settled(), 2);
+    rig.ack(1);
+    assert_eq!(rig.flow.backfill_settled(), 7);
+    rig.ack(3);
+    assert_eq!(rig.flow.backfill_settled(), 9);
+}
+
+#[test]
+fn the_window_bounds_the_backfill_too() {
+    let mut rig = Rig::backfilling(config(2, 100_000));
+    assert_eq!(rig.backfill(1), Intake::Taken);
+    assert_eq!(rig.backfill(2), Intake::Taken);
+    assert_eq!(rig.backfill(3), Intake::NoRoom);
+    rig.publish();
+    rig.ack(1);
+    assert_eq!(rig.backfill(3), Intake::Taken);
+}
+
+#[test]
+fn what_is_out_is_not_backfilled_again_by_the_next_session() {
+    let mut rig = Rig::backfilling(config(10, 100_000));
+    assert_eq!(rig.backfill(1), Intake::Taken);
+    rig.publish();
+    rig.flow.session_lost();
+    assert!(!rig.start_session(1));
+    rig.flow.backfill_begins();
+    assert_eq!((rig.flow.backfill_through(), rig.flow.backfill_settled()), (1, 0));
+    rig.ack(1);
+    assert_eq!(rig.flow.backfill_settled(), 1);
+    // Another log: all of it comes again.
+    assert!(rig.flow.session_started(identity(2), rig.now));
+    assert_eq!(rig.flow.backfill_through(), 0);
+}
+
+/// Or rows before it, which were out and are forgotten, would count as settled.
+#[test]
+fn no_row_is_passed_over_between_two_sessions() {
+    let mut rig = Rig::backfilling(config(10, 100_000));
+    assert_eq!(rig.backfill(1), Intake::Taken);
+    rig.flow.session_lost();
+    rig.flow.forget();
+    rig.flow.pass_backfilled(2);
+    assert_eq!((rig.flow.backfill_through(), rig.flow.backfill_settled()), (0, 0));
+}
+
+/// Positions order the window: a row that is older than the stream may not stand behind it.
+#[test]
+fn a_row_waits_for_what_an_earlier_session_brought_from_the_stream() {
+    let mut rig = Rig::small();
+    rig.transaction(200, 1);
+    rig.publish();
+    rig.flow.session_lost();
+    rig.start_session(1);
+    rig.flow.backfill_begins();
+    assert_eq!(rig.backfill(1), Intake::NoRoom);
+    rig.ack_all();
+    assert_eq!(rig.backfill(1), Intake::Taken);
+}
+
+#[test]
+fn r8_a_backfilled_event_is_held_and_tried_again_as_any_other() {
+    let mut rig = Rig::backfilling(config(10, 100_000));
+    for number in [1, 2] {
+        assert_eq!(rig.backfill(number), Intake::Taken);
+    }
+    rig.publish();
+    rig.return_and_ack(sent(1), 1);
+    assert_eq!(rig.held(), Some(sent(1)));
+    assert_eq!(rig.backfill(3), Intake::NoRoom, "nothing is admitted behind it");
+    rig.ack(2);
+    assert_eq!(rig.flow.backfill_settled(), 0);
+    rig.pass(SECOND * 600);
+    assert_eq!(rig.publish(), [sent(1)]);
+    rig.ack(3);
+    assert_eq!((rig.held(), rig.flow.backfill_settled()), (None, 2));
+}
+
+#[test]
+fn a_backfilled_event_becomes_a_dead_letter_by_policy() {
+    let mut rig = Rig::backfilling(config_with(Policy::DeadLetter));
+    assert_eq!(rig.backfill_row(&row(1, "42", "")), Intake::Taken);
+    assert_eq!(rig.set_aside(), Some(sent(1)));
+    assert_eq!(rig.flow.backfill_settled(), 0);
+    rig.store(300);
+    assert_eq!(rig.flow.backfill_settled(), 1);
+    rig.flow.backfill_over(rig.now);
+    // R15 holds for it as well.
+    rig.keepalive(299, false);
+    assert_eq!(rig.durable(), 0);
+    rig.keepalive(300, false);
+    assert_eq!(rig.durable(), 300);
+}
+
+#[test]
+fn r14_strict_order_holds_within_the_backfill() {
+    let strict = crate::flow::FlowConfig {
+        strict: true,
+        ..config(10, 100_000)
+    };
+    let mut rig = Rig::backfilling(strict);
+    for (number, aggregate) in [(1, "a"), (2, "a"), (3, "b")] {
+        assert_eq!(rig.backfill_row(&row(number, aggregate, "{}")), Intake::Taken);
+    }
+    assert_eq!(rig.publish(), [sent(1), sent(3)]);
+    rig.ack(1);
+    assert_eq!(rig.publish(), [sent(2)]);
+}
+
+#[test]
+fn a_row_of_another_table_is_refused() {
+    let rig = Rig::small();
+    assert!(matches!(table(&rig, "orders"), Err(Unbound::UnknownTable { .. })));
+}
+
+#[test]
+fn an_oversized_column_that_is_needed_makes_the_row_invalid() {
+    let mut rig = Rig::backfilling(config(10, 100_000));
+    let mut large = BackfilledRow::new(row(1, "42", "{}").key);
+    for value in ["1", "order", "42", "created"] {
+        large.push(Some(value));
+    }
+    large.push_oversized(50, 40);
+    large.push(None);
+    assert_eq!(rig.backfill_row(&large), Intake::Taken);
+    assert_eq!(rig.held(), Some(sent(1)));
+}
+
+#[test]
+fn a_stopping_flow_takes_no_further_row() {
+    let mut rig = Rig::backfilling(config(10, 100_000));
+    assert_eq!(rig.backfill(1), Intake::Taken);
+    rig.flow.stop();
+    assert_eq!(rig.backfill(2), Intake::NoRoom);
+    rig.publish();
+    assert!(!rig.flow.is_drained());
+    rig.ack_all();
+    assert!(rig.flow.is_drained());
+}

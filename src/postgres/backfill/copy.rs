@@ -1,0 +1,280 @@
+//! Noting the ids of the rows that are due.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+use tokio_postgres::types::ToSql;
+use walrelay_engine::Lsn;
+
+use super::table::Table;
+use super::table_use;
+use crate::postgres::catalog::column;
+use crate::postgres::control::{ControlSession, sql_error};
+use crate::postgres::error::{Error, Step};
+use crate::postgres::identifier::{QualifiedTable, SlotName, quote_identifier};
+use crate::postgres::own_schema::Use;
+use crate::postgres::preflight::Unfit;
+use crate::postgres::walsender::within;
+
+/// How long the scan of one table may take. While it runs, the server cannot vacuum what is deleted meanwhile.
+const COPY_TIMEOUT: Duration = Duration::from_secs(4 * 60 * 60);
+
+/// Which rows of a table are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    /// None.
+    None,
+    /// Those without `sent_at`.
+    Unsent,
+    /// All that are there.
+    All,
+    /// Those whose order column is not earlier.
+    Since(SystemTime),
+}
+
+/// By which column due rows are ordered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Order {
+    /// `created_at` where the table has it, else none.
+    #[default]
+    Default,
+    /// This one.
+    Column(String),
+}
+
+/// What is to be noted of one table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::postgres) struct Plan {
+    pub(in crate::postgres) table: QualifiedTable,
+    pub(in crate::postgres) due: Due,
+    order: Option<String>,
+    has_marks: bool,
+    is_unique: bool,
+}
+
+/// What was noted of one table. Printed, it goes into a line of a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copied {
+    /// The table.
+    pub table: QualifiedTable,
+    /// Which rows.
+    pub due: Due,
+    /// How many.
+    pub rows: u64,
+    /// By which column they are ordered; none: in no particular order.
+    pub order: Option<String>,
+}
+
+impl fmt::Display for Copied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { table, due, rows, .. } = self;
+        let one = if *rows == 1 { "row" } else { "rows" };
+        match due {
+            Due::Unsent => write!(f, "{rows} unsent {one} of {table}")?,
+            Due::None | Due::All => write!(f, "{rows} {one} of {table}")?,
+            Due::Since(time) => {
+                let since = humantime::format_rfc3339_seconds(*time);
+                write!(f, "{rows} {one} of {table} since {since}")?;
+            }
+        }
+        match &self.order {
+            _ if *rows == 0 => Ok(()),
+            Some(column) => write!(f, ", to be sent first, by {column}"),
+            None => f.write_str(", to be sent first, in no particular order"),
+        }
+    }
+}
+
+/// What is to be noted of a table, once it is sure that it can be. `due` is none where nobody has said: then it is those
+/// without `sent_at`, if there is such a column.
+///
+/// # Errors
+/// The table cannot be backfilled ([`Unfit`]), or a query fails.
+pub(in crate::postgres) async fn plan(
+    session: &ControlSession,
+    name: &QualifiedTable,
+    due: Option<Due>,
+    order: &Order,
+) -> Result<Option<Plan>, Error> {
+    let Some(table) = Table::read(session.client(), name).await? else {
+        return Ok(None);
+    };
+    let has_marks = table.has("sent_at");
+    let due = due.unwrap_or(if has_marks { Due::Unsent } else { Due::None });
+    if due == Due::None {
+        return Ok(None);
+    }
+    let unfit = |why| Unfit::Backfill {
+        table: name.clone(),
+        why,
+    };
+    if due == Due::Unsent && !has_marks {
+        return Err(unfit("it has no column `sent_at` to tell which rows are unsent".to_owned()).into());
+    }
+    let order = match order {
+        Order::Default => table.has("created_at").then(|| "created_at".to_owned()),
+        Order::Column(column) if table.has(column) => Some(column.clone()),
+        Order::Column(column) => {
+            return Err(unfit(format!("it has no column `{column}` to order its rows by")).into());
+        }
+    };
+    if matches!(due, Due::Since(_)) && order.is_none() {
+        return Err(unfit("it has no column `created_at` to tell when a row was written".to_owned()).into());
+    }
+    if table.has_row_security {
+        let role = session.role();
+        return Err(unfit(format!(
+            "row security hides rows of it from the role `{role}` (give the role BYPASSRLS, or use the table's owner)"
+        ))
+        .into());
+    }
+    if !table.is_indexed {
+        return Err(unfit(
+            "no index of it begins with the column `id`, so that each row would take a scan of the table"
+                .to_owned(),
+        )
+        .into());
+    }
+    Ok(Some(Plan {
+        table: name.clone(),
+        due,
+        order,
+        has_marks,
+        is_unique: table.is_unique,
+    }))
+}
+
+/// Notes the ids of the due rows in the open transaction, in whose snapshot they are looked for. Those that are noted
+/// already, were skipped, or are dead letters, are left out (R23).
+///
+/// Grants: select on the table; usage on schema `walrelay`; select, insert and update on `walrelay.backfills`; select and
+/// insert on `walrelay.backfill`; select on `walrelay.dead_letters` and `walrelay.skips`.
+///
+/// # Errors
+/// The statement fails, such as for a missing privilege.
+pub(in crate::postgres) async fn copy(
+    session: &ControlSession,
+    slot: &SlotName,
+    plan: &Plan,
+    streams_from: Lsn,
+) -> Result<Copied, Error> {
+    const COPY: Use = table_use(
+        "note the rows that are due",
+        "select, insert, update",
+        "backfill, walrelay.backfills",
+    );
+    let client = session.client();
+    let settings = "set local statement_timeout = 0; set local row_security = off";
+    COPY.run(session.role(), client.batch_execute(settings)).await?;
+
+    // Records of the log start at multiples of eight, so no commit stands there; and it is before all that is streamed.
+    let position = Lsn::new(streams_from.get().saturating_sub(1)).to_string();
+    // Positions of a log that was replaced by an older one would lie ahead of the stream.
+    let sql = "update walrelay.backfills set commit_lsn = $2::text::pg_lsn \
+               where slot = $1 and commit_lsn > $2::text::pg_lsn";
+    COPY.run(session.role(), client.execute(sql, &[&slot.as_str(), &position]))
+        .await?;
+    let outbox = plan.table.to_string();
+    let sql = "insert into walrelay.backfills (slot, outbox, commit_lsn, copied_at) \
+               values ($1, $2, $3::text::pg_lsn, pg_catalog.clock_timestamp()) returning id";
+    let row = COPY
+        .run(
+            session.role(),
+            client.query_one(sql, &[&slot.as_str(), &outbox, &position]),
+        )
+        .await?;
+    let backfill: i64 = column(&row, 0, COPY.purpose)?;
+
+    let since = match plan.due {
+        Due::Since(time) => Some(time),
+        Due::None | Due::Unsent | Due::All => None,
+    };
+    let sql = copy_statement(plan);
+    let step = Step::Query(COPY.purpose);
+    let rows = within(Instant::now() + COPY_TIMEOUT, step, async {
+        let parameters: &[&(dyn ToSql + Sync)] = &[&slot.as_str(), &outbox, &backfill, &since];
+        let copied = client.execute(&sql, parameters).await;
+        copied.map_err(|error| sql_error(step, error))
+    })
+    .await?;
+    let sql = "update walrelay.backfills set copied_rows = $2 where id = $1";
+    let count = i64::try_from(rows).unwrap_or(i64::MAX);
+    COPY.run(session.role(), client.execute(sql, &[&backfill, &count]))
+        .await?;
+    Ok(Copied {
+        table: plan.table.clone(),
+        due: plan.due,
+        rows,
+        order: plan.order.clone(),
+    })
+}
+
+fn copy_statement(plan: &Plan) -> String {
+    let table = plan.table.quoted();
+    let was_sent = if plan.has_marks {
+        "t.sent_at is not null"
+    } else {
+        "false"
+    };
+    let place = if plan.is_unique {
+        "1"
+    } else {
+        "(pg_catalog.row_number() over (partition by t.id order by t.tableoid, t.ctid))::integer"
+    };
+    let order = plan.order.as_deref().map(quote_identifier);
+    let condition = match plan.due {
+        Due::None => "false".to_owned(),
+        Due::Unsent => "t.sent_at is null".to_owned(),
+        Due::All => "true".to_owned(),
+        Due::Since(_) => format!("t.{} >= $4", order.as_deref().unwrap_or("created_at")),
+    };
+    let ordering = order.map_or_else(|| "null".to_owned(), |order| format!("t.{order}"));
+    format!(
+        "insert into walrelay.backfill (slot, backfill, id, place, was_sent) \
+         select $1, $3, due.id, due.place, due.was_sent from (\
+         select pg_catalog.format('%s', t.id) as id, {place} as place, {was_sent} as was_sent, \
+         {ordering} as ordering from {table} t where t.id is not null and {condition} \
+         and ($4::timestamptz is null or true)) due \
+         where not exists (select from walrelay.dead_letters l where l.slot = $1 and l.outbox = $2 \
+         and l.event_id = due.id) \
+         and not exists (select from walrelay.skips s where s.slot = $1 and s.settled_at is not null \
+         and due.id in (s.event_id, s.settled_event_id)) \
+         and not exists (select from walrelay.backfill b join walrelay.backfills c on c.id = b.backfill \
+         where b.slot = $1 and c.outbox = $2 and b.id = due.id) \
+         order by due.ordering, due.id, due.place"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_says_how_many_and_in_which_order() {
+        let copied = |due, rows, order: Option<&str>| {
+            let order = order.map(str::to_owned);
+            let table = "outbox_events".parse().unwrap();
+            Copied {
+                table,
+                due,
+                rows,
+                order,
+            }
+            .to_string()
+        };
+        let since = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        assert_eq!(
+            [
+                copied(Due::Unsent, 2, Some("created_at")),
+                copied(Due::All, 1, None),
+                copied(Due::Since(since), 0, Some("created_at")),
+            ],
+            [
+                "2 unsent rows of public.outbox_events, to be sent first, by created_at",
+                "1 row of public.outbox_events, to be sent first, in no particular order",
+                "0 rows of public.outbox_events since 2027-01-15T08:00:00Z",
+            ]
+        );
+    }
+}

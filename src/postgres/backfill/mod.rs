@@ -1,0 +1,124 @@
+//! Rows that the stream of a slot does not bring (R7, R22, R23): noted by `setup` and `recover`, sent by `run`.
+//!
+//! Only ids are noted; the row is read when its turn comes, with its mark.
+
+mod copy;
+mod load;
+mod start;
+mod table;
+
+use super::catalog::column;
+use super::control::ControlSession;
+use super::error::Error;
+use super::identifier::{QualifiedTable, SlotName};
+use super::own_schema::Use;
+use super::preflight::Unfit;
+use table::Table;
+
+pub use copy::{Copied, Due, Order};
+pub(super) use copy::{Plan, copy, plan};
+pub use load::{Batch, Item, load, remove};
+pub(super) use start::create_slot;
+
+const fn table_use(purpose: &'static str, privileges: &'static str, table: &'static str) -> Use {
+    Use {
+        purpose,
+        privileges,
+        table,
+    }
+}
+
+/// Whether a table has a column for marks.
+pub(super) async fn has_marks(session: &ControlSession, name: &QualifiedTable) -> Result<bool, Error> {
+    let table = Table::read(session.client(), name).await?;
+    Ok(table.is_some_and(|table| table.has("sent_at")))
+}
+
+/// How many rows of the slot are still to be sent.
+///
+/// Grants: usage on schema `walrelay`, select on `walrelay.backfill`.
+///
+/// # Errors
+/// The query fails.
+pub async fn rows_left(session: &ControlSession, slot: &SlotName) -> Result<u64, Error> {
+    const COUNT: Use = table_use("count the rows to be backfilled", "select", "backfill");
+    let sql = "select count(*) from walrelay.backfill where slot = $1";
+    let row = COUNT
+        .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
+        .await?;
+    let count: i64 = column(&row, 0, COUNT.purpose)?;
+    Ok(u64::try_from(count).unwrap_or_default())
+}
+
+/// Whether the slot has rows that go out before its stream.
+///
+/// Grants: usage on schema `walrelay`, select on `walrelay.slots` and `walrelay.backfill`.
+///
+/// # Errors
+/// [`Unfit::SetupInterrupted`], or the query fails.
+pub async fn waits(session: &ControlSession, slot: &SlotName) -> Result<bool, Error> {
+    const LOOK: Use = table_use("look whether set-up ended", "select", "slots, walrelay.backfill");
+    let sql = "select exists (select from walrelay.slots where slot = $1 and consistent_point is null), \
+               exists (select from walrelay.backfill where slot = $1)";
+    let row = LOOK
+        .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
+        .await?;
+    if column(&row, 0, LOOK.purpose)? {
+        return Err(Unfit::SetupInterrupted { slot: slot.clone() }.into());
+    }
+    column(&row, 1, LOOK.purpose)
+}
+
+/// Whether a set-up of the slot began and did not end; none where none began.
+pub(super) async fn was_interrupted(
+    session: &ControlSession,
+    slot: &SlotName,
+) -> Result<Option<bool>, Error> {
+    const LOOK: Use = table_use("look whether set-up ended", "select", "slots");
+    if !is_installed(session).await? {
+        return Ok(None);
+    }
+    let sql = "select consistent_point is null from walrelay.slots where slot = $1";
+    let row = LOOK
+        .run(session.role(), session.client().query_opt(sql, &[&slot.as_str()]))
+        .await?;
+    row.map(|row| column(&row, 0, LOOK.purpose)).transpose()
+}
+
+/// Notes that the slot is about to be created: until [`copy`] has ended with it, it is of no use.
+pub(super) async fn begin_setup(session: &ControlSession, slot: &SlotName) -> Result<(), Error> {
+    const BEGIN: Use = table_use("note that set-up begins", "insert, update", "slots");
+    let sql = "insert into walrelay.slots (slot) values ($1) \
+               on conflict (slot) do update set consistent_point = null, set_up_at = now()";
+    BEGIN
+        .run(session.role(), session.client().execute(sql, &[&slot.as_str()]))
+        .await
+        .map(drop)
+}
+
+/// Forgets the slot and all rows noted for it, if there is such a schema.
+pub(super) async fn forget(session: &ControlSession, slot: &SlotName) -> Result<(), Error> {
+    const FORGET: Use = table_use(
+        "forget what was to be backfilled",
+        "delete",
+        "slots, walrelay.backfills, walrelay.backfill",
+    );
+    if !is_installed(session).await? {
+        return Ok(());
+    }
+    for table in ["backfill", "backfills", "slots"] {
+        let sql = format!("delete from walrelay.{table} where slot = $1");
+        FORGET
+            .run(session.role(), session.client().execute(&sql, &[&slot.as_str()]))
+            .await?;
+    }
+    Ok(())
+}
+
+/// Whether the tables of this module are there.
+async fn is_installed(session: &ControlSession) -> Result<bool, Error> {
+    const PURPOSE: &str = "look for walrelay's schema";
+    let sql = "select pg_catalog.to_regclass('walrelay.backfill') is not null";
+    let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
+    column(&row, 0, PURPOSE)
+}

@@ -1,0 +1,62 @@
+//! What `walrelay setup` would do to tables and rights, as SQL for those who run their own migrations.
+
+use super::grants;
+use super::migrations::{self, MIGRATIONS};
+use super::preflight::Source;
+
+/// All statements, for an administrator to run before `walrelay setup` creates the slot; with the rights of `role`, if that
+/// is given.
+#[must_use]
+pub fn script(source: &Source, role: Option<&str>) -> String {
+    let mut sql = "-- To be run once by an administrator. Then `walrelay setup` creates what SQL cannot: the slot, with a \
+                   note of the\n-- rows that are there already.\n"
+        .to_owned();
+    for migration in MIGRATIONS {
+        sql.push_str(&format!(
+            "\n-- migration {} ({})\n{}\ninsert into walrelay.schema_migrations (version, name) values ({}, '{}');\n",
+            migration.version, migration.name, migration.sql, migration.version, migration.name
+        ));
+    }
+    for table in &source.tables {
+        sql.push_str(&format!(
+            "\n-- table {table}: leave out where it exists\n{}",
+            migrations::create_table(table)
+        ));
+    }
+    // For tables that are not partitioned the option makes no difference.
+    sql.push_str(&format!(
+        "\n-- publication {}\n{}",
+        source.publication,
+        migrations::create_publication(&source.publication, &source.tables, true)
+    ));
+    if let Some(role) = role {
+        sql.push_str(&format!(
+            "\n-- rights of the relay's role\ndo $$ begin {} end $$;\n{}",
+            grants::replication(role),
+            grants::own_schema(role)
+        ));
+        for table in &source.tables {
+            sql.push_str(&grants::outbox(role, table, true));
+        }
+    }
+    sql
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_is_as_reviewed() {
+        let source = Source {
+            slot: "walrelay".parse().unwrap(),
+            publication: "walrelay".parse().unwrap(),
+            tables: vec!["shop.\"Out box\"".parse().unwrap()],
+        };
+        let script = script(&source, Some("relay"));
+        // The migrations are files of their own.
+        let (_, rest) = script.split_once("\n-- table ").unwrap();
+        insta::assert_snapshot!("setup_print", rest);
+        assert!(script.contains("create table walrelay.backfill ("), "{script}");
+    }
+}

@@ -1,0 +1,220 @@
+//! Rows that the stream does not bring, on their way from the database to the flow (R22): which are loaded, which are
+//! settled and to be struck out, and when none is left.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use walrelay_engine::flow::{BackfillTable, Flow, Intake, Unbound};
+
+use super::faults;
+use crate::fault::Fault;
+use crate::postgres::backfill::{Batch, Item};
+
+/// With fewer rows loaded than these, the next batch is fetched, so that the window does not run dry meanwhile.
+const LOW: usize = 500;
+/// So many settled rows are struck out at once; fewer only with the next batch, or at the end.
+const STRIKE: u64 = 1000;
+
+/// What is to be asked of the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Request {
+    /// The session that it is for.
+    session: u64,
+    /// Strike out the rows up to this number, if it is not 0.
+    pub(super) settled: u64,
+    /// Load rows behind this number.
+    pub(super) after: Option<u64>,
+    /// Count the rows that are left.
+    pub(super) count: bool,
+}
+
+/// What the database said.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// To what.
+    pub(super) request: Request,
+    /// How many rows were struck out.
+    pub(super) struck_out: u64,
+    /// How many are left after that, if that was asked.
+    pub(super) left: Option<u64>,
+    /// The rows that were asked for; none where no row is left.
+    pub(super) batch: Option<Batch>,
+}
+
+/// The backfill of the current session.
+#[derive(Debug, Default)]
+pub(super) struct Backfill {
+    /// Which session this is, counted from the start of the process.
+    session: u64,
+    loaded: VecDeque<Loaded>,
+    /// How many rows those are.
+    rows: usize,
+    /// Everything up to this number has been loaded, in this session or one before.
+    through: u64,
+    struck_out: u64,
+    is_all_loaded: bool,
+    left: Option<u64>,
+    /// Since the start of the process.
+    totals: Totals,
+}
+
+/// What became of rows that were not sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Rows deleted since they were noted.
+    pub deleted: u64,
+    /// Rows marked as sent since they were noted.
+    pub marked: u64,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    /// None where no row of the batch is to be sent.
+    table: Option<BackfillTable>,
+    items: VecDeque<Item>,
+}
+
+impl Backfill {
+    /// A session has started; with `waits`, rows go out before its stream.
+    pub(super) fn session_started(&mut self, flow: &mut Flow, waits: bool) {
+        *self = Self {
+            session: self.session + 1,
+            through: flow.backfill_through(),
+            totals: self.totals,
+            ..Self::default()
+        };
+        if waits {
+            flow.backfill_begins();
+        }
+    }
+
+    /// How many rows are left, as far as that is known; none where none waits.
+    pub(super) fn left(&self, flow: &Flow) -> Option<u64> {
+        self.left.filter(|_| flow.is_backfilling())
+    }
+
+    pub(super) const fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Hands loaded rows to the flow for as long as it has room.
+    pub(super) fn admit(&mut self, flow: &mut Flow, now: Instant) {
+        while flow.is_backfilling()
+            && let Some(front) = self.loaded.front_mut()
+        {
+            let Some(item) = front.items.front() else {
+                self.loaded.pop_front();
+                continue;
+            };
+            match item {
+                Item::Row(row) => {
+                    let Some(table) = &front.table else { break };
+                    if flow.handle_backfilled(table, row, now) == Intake::NoRoom {
+                        break;
+                    }
+                }
+                Item::Deleted { number } => {
+                    flow.pass_backfilled(*number);
+                    self.totals.deleted += 1;
+                }
+                Item::Marked { number } => {
+                    flow.pass_backfilled(*number);
+                    self.totals.marked += 1;
+                }
+            }
+            front.items.pop_front();
+            self.rows -= 1;
+        }
+        self.end_if_over(flow, now);
+    }
+
+    /// What is to be asked of the database now; a relay that `stops` loads nothing more.
+    pub(super) fn request(&self, flow: &Flow, stops: bool) -> Option<Request> {
+        if !flow.is_backfilling() {
+            return None;
+        }
+        let after = (!stops && !self.is_all_loaded && self.rows < LOW).then_some(self.through);
+        let settled = flow.backfill_settled();
+        let is_last = (self.is_all_loaded && self.rows == 0 || stops) && settled == flow.backfill_through();
+        let unstruck = settled.saturating_sub(self.struck_out);
+        let is_due = unstruck >= STRIKE || (unstruck > 0 && (is_last || after.is_some()));
+        (after.is_some() || is_due).then_some(Request {
+            session: self.session,
+            settled: if is_due { settled } else { 0 },
+            after,
+            count: self.left.is_none(),
+        })
+    }
+
+    /// Whether settled rows are still to be struck out, lest they be sent again after the next start.
+    pub(super) fn owes(&self, flow: &Flow) -> bool {
+        flow.is_backfilling() && flow.backfill_settled() > self.struck_out
+    }
+
+    /// Takes the answer in.
+    ///
+    /// # Errors
+    /// The rows' table does not fit, or is not configured.
+    pub(super) fn answered(&mut self, flow: &mut Flow, answer: Answer, now: Instant) -> Result<(), Fault> {
+        let Answer {
+            request,
+            struck_out,
+            left,
+            batch,
+        } = answer;
+        // An earlier session may have been with another server.
+        if !flow.is_backfilling() || request.session != self.session {
+            return Ok(());
+        }
+        self.struck_out = self.struck_out.max(request.settled);
+        self.left = left.or(self.left.map(|left| left.saturating_sub(struck_out)));
+        match batch {
+            None => self.is_all_loaded |= request.after.is_some(),
+            Some(batch) => self.load(flow, batch)?,
+        }
+        self.end_if_over(flow, now);
+        Ok(())
+    }
+
+    fn load(&mut self, flow: &Flow, batch: Batch) -> Result<(), Fault> {
+        let Batch {
+            schema,
+            name,
+            columns,
+            items,
+        } = batch;
+        let unfit = |error: Unbound| Fault::new(faults::unbound_kind(&error), &error);
+        // A table that was dropped has no columns to bind, nor rows to send.
+        let table = if items.iter().any(|item| matches!(item, Item::Row(_))) {
+            Some(flow.backfill_table(&schema, &name, &columns).map_err(unfit)?)
+        } else {
+            None
+        };
+        if let Some(last) = items.last() {
+            self.through = last.number();
+        }
+        self.rows += items.len();
+        self.loaded.push_back(Loaded {
+            table,
+            items: items.into(),
+        });
+        Ok(())
+    }
+
+    fn end_if_over(&self, flow: &mut Flow, now: Instant) {
+        let is_over = flow.is_backfilling()
+            && self.is_all_loaded
+            && self.rows == 0
+            && !self.owes(flow)
+            && flow.backfill_settled() == flow.backfill_through();
+        if is_over {
+            flow.backfill_over(now);
+            tracing::info!(
+                sent = flow.counters().backfilled,
+                deleted = self.totals.deleted,
+                marked = self.totals.marked,
+                "backfill is over: the stream is read"
+            );
+        }
+    }
+}
