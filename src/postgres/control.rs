@@ -1,5 +1,5 @@
-//! Short SQL sessions over the same connector. They are never kept idle: an idle one blocks a smart shutdown
-//! of the server for ever.
+//! Short SQL sessions over the same connector. They are never left idle: an idle one blocks a smart shutdown
+//! of the server for ever. [`KeptSession`](super::KeptSession) keeps one for a moment.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -19,7 +19,7 @@ use super::startup::render_options;
 use super::walsender::{milliseconds, within};
 
 /// How long one statement may run on the server.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
+pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long one statement may wait for a lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// What the network may add to a statement before it is given up.
@@ -32,6 +32,7 @@ pub struct ControlSession {
     connection: Connection,
     role: String,
     stream_name: String,
+    opened: Instant,
 }
 
 /// The task that moves the session's bytes; it ends with the session.
@@ -96,6 +97,7 @@ impl ControlSession {
             connection: Connection(connection),
             role: connector.target().user.clone(),
             stream_name,
+            opened: Instant::now(),
         })
     }
 
@@ -120,6 +122,16 @@ impl ControlSession {
     #[must_use]
     pub fn stream_name(&self) -> &str {
         &self.stream_name
+    }
+
+    /// How long ago the session was opened.
+    pub(super) fn age(&self) -> Duration {
+        self.opened.elapsed()
+    }
+
+    /// Whether its connection has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
     }
 
     /// Awaits one statement, at most as long as the server may take for it plus the network's share. `purpose`

@@ -1,6 +1,7 @@
-//! Errands: short SQL sessions beside the stream, one at a time, off the loop.
+//! Errands: what needs SQL beside the stream, one at a time, off the loop.
 //!
-//! Each opens a session, does one thing and closes it: no idle session holds up a smart shutdown (I8).
+//! Each does one thing. Those that follow each other at once share a session, which then ends: no idle one holds up a
+//! smart shutdown (I8).
 
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime};
@@ -18,7 +19,7 @@ use crate::fault::Fault;
 use crate::postgres::dead_letters::{self, NewDeadLetter, Reason, State};
 use crate::postgres::skips::{self, Skip};
 use crate::postgres::{
-    ControlSession, Error, EventPosition, QualifiedTable, SlotName, flushed_position, guard,
+    ControlSession, Error, EventPosition, KeptSession, QualifiedTable, SlotName, flushed_position, guard,
 };
 
 /// The pause after a failed errand.
@@ -131,14 +132,22 @@ pub(super) enum Done {
 /// The one errand that may run at a time.
 #[derive(Debug)]
 pub(super) struct Errands {
-    running: Option<JoinHandle<Result<Done, Error>>>,
+    /// Here while no errand runs.
+    session: Option<KeptSession>,
+    running: Option<Running>,
+    /// The session of the running errand is older than the stream.
+    is_outdated: bool,
     not_before: Instant,
 }
+
+type Running = JoinHandle<(KeptSession, Result<Done, Error>)>;
 
 impl Errands {
     pub(super) fn new() -> Self {
         Self {
+            session: None,
             running: None,
+            is_outdated: false,
             not_before: Instant::now(),
         }
     }
@@ -156,7 +165,26 @@ impl Errands {
     /// Starts an errand.
     pub(super) fn start(&mut self, settings: &DatabaseSettings, errand: Errand) {
         let settings = settings.clone();
-        self.running = Some(tokio::spawn(async move { run(&settings, errand).await }));
+        let kept = self.session.take();
+        self.running = Some(tokio::spawn(async move {
+            let (connector, slot) = (&settings.connector, &settings.source.slot);
+            let mut kept = kept.unwrap_or_else(|| KeptSession::new(connector.clone(), slot.clone()));
+            let done = run(&mut kept, &settings, errand).await;
+            (kept, done)
+        }));
+    }
+
+    /// The stream is lost, perhaps with its server: the next errand opens a session of its own.
+    pub(super) fn stream_lost(&mut self) {
+        self.session = None;
+        self.is_outdated = self.running.is_some();
+    }
+
+    /// Ends the session that is kept, if no errand runs.
+    pub(super) async fn close(&mut self) {
+        if let Some(mut kept) = self.session.take() {
+            kept.close().await;
+        }
     }
 
     /// What came of the errand, once it is over. Pending while none runs.
@@ -167,8 +195,9 @@ impl Errands {
         let Some(running) = &mut self.running else {
             return Poll::Pending;
         };
-        let result = ready!(poll_task(running, cx));
+        let (kept, result) = ready!(poll_task(running, cx));
         self.running = None;
+        self.session = Some(kept).filter(|_| !std::mem::take(&mut self.is_outdated));
         if result.is_err() {
             self.not_before = Instant::now() + RETRY;
         }
@@ -176,10 +205,13 @@ impl Errands {
     }
 }
 
-async fn run(settings: &DatabaseSettings, errand: Errand) -> Result<Done, Error> {
-    let mut session = ControlSession::open(&settings.connector, &settings.source.slot).await?;
+async fn run(kept: &mut KeptSession, settings: &DatabaseSettings, errand: Errand) -> Result<Done, Error> {
+    let mut session = kept.take().await?;
     let done = carry_out(&mut session, settings, errand).await;
-    session.close().await;
+    match done {
+        Ok(_) => kept.keep(session),
+        Err(_) => session.close().await,
+    }
     done
 }
 

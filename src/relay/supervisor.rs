@@ -371,6 +371,12 @@ impl Relay {
         {
             tracing::debug!(error = %error, "broker link cut off");
         }
+        if tokio::time::timeout_at(deadline, self.errands.close())
+            .await
+            .is_err()
+        {
+            tracing::debug!("sql session cut off");
+        }
     }
 
     fn deadline(&mut self, now: Instant) -> Instant {

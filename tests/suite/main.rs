@@ -4,6 +4,7 @@ mod bad_input;
 mod cli;
 mod complaint;
 mod dead_letters;
+mod errands;
 mod faults;
 mod guard;
 mod handshake;

@@ -56,7 +56,7 @@ impl Stage {
     }
 
     /// Stops the server, and says how many positions the relay reported meanwhile and how long it took.
-    async fn stop(&mut self, signal: Signal, relay: &Relay) -> Result<(f64, Duration)> {
+    pub(crate) async fn stop(&mut self, signal: Signal, relay: &Relay) -> Result<(f64, Duration)> {
         let before = relay.metrics().await?.sum("walrelay_status_updates_total", &[]);
         let start = Instant::now();
         self.postgres.signal(signal)?;

@@ -77,6 +77,7 @@ impl Relay {
     pub(super) fn fail_session(&mut self, fault: Fault, now: Instant) {
         self.note_halt(fault.kind);
         self.flow.session_lost();
+        self.errands.stream_lost();
         self.watch = None;
         drop(self.database.failed(fault, now));
     }
