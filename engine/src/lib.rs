@@ -14,6 +14,7 @@ pub mod hold;
 pub mod key;
 pub mod ledger;
 pub mod lsn;
+pub mod marks;
 pub mod order;
 pub mod pgoutput;
 pub mod policy;

@@ -19,6 +19,9 @@ struct Readiness<'a> {
     database: Part<'a>,
     broker: Part<'a>,
     delivery: Part<'a>,
+    /// What does not stand in the way of delivery, but needs a person.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    degraded: Vec<Part<'a>>,
 }
 
 /// One part of it: state, since when, and what stands in the way.
@@ -57,6 +60,12 @@ pub(super) fn readiness(status: &Status) -> (bool, String) {
             Delivery::Stopping => part("stopping", None, None),
             Delivery::Held { since, fault } => part("held", Some(*since), Some(fault)),
         },
+        degraded: status
+            .marks
+            .degraded
+            .iter()
+            .map(|fault| part("degraded", None, Some(fault)))
+            .collect(),
     };
     // Serializing plain strings cannot fail; were it to, an empty body with the right code would still be true.
     (

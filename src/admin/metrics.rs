@@ -35,7 +35,7 @@ struct Snapshot(Status);
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let Self(status) = self;
-        let counters = &status.counters;
+        let (counters, marks) = (&status.counters, &status.marks.counters);
         // prometheus-client appends `_total` to counters by itself.
         for (name, help, value) in [
             ("events_read", "Events read from the stream", counters.read),
@@ -76,6 +76,17 @@ impl Collector for Snapshot {
                 "Events brought again that were settled or in flight",
                 counters.recognised,
             ),
+            ("marked", "Rows marked or deleted after publishing", marks.marked),
+            (
+                "marks_dropped",
+                "Marks given up for want of room or of a right",
+                marks.dropped,
+            ),
+            (
+                "marks_late",
+                "Events acknowledged before their rows were marked",
+                marks.late,
+            ),
             (
                 "transactions",
                 "Transactions received whole",
@@ -101,6 +112,16 @@ impl Collector for Snapshot {
                 "in_flight_events",
                 "Events admitted and not settled",
                 whole(status.in_flight),
+            ),
+            (
+                "marks_queued",
+                "Published rows that wait for their mark",
+                whole(status.marks.unmarked),
+            ),
+            (
+                "marks_failed_timestamp_seconds",
+                "When marking last failed, seconds since 1970; 0 for never",
+                status.marks.failed_at.map_or(0, unix_seconds),
             ),
             ("held_events", "Events that are held", whole(status.held)),
             (
@@ -162,6 +183,14 @@ impl Collector for Snapshot {
             "Causes that stand in the way of delivery",
             "cause",
             causes,
+        )?;
+        let degraded = status.marks.degraded.iter().map(|fault| fault.kind.label());
+        labelled(
+            &mut encoder,
+            "degraded",
+            "Causes that need a person, though delivery goes on",
+            "cause",
+            degraded,
         )?;
         let version = [env!("CARGO_PKG_VERSION")].into_iter();
         labelled(

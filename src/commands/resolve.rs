@@ -4,13 +4,14 @@ use std::error::Error;
 use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
-use walrelay_engine::event::{OutboxTable, Route};
+use walrelay_engine::event::{AfterPublish, OutboxTable, Route};
 use walrelay_engine::flow::FlowConfig;
+use walrelay_engine::marks::MarkSettings;
 use walrelay_engine::policy::{Policies, Policy};
 use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
-use crate::config::{Config, ExchangeType, FailurePolicy, Ordering, Validator};
+use crate::config::{self, Config, ExchangeType, FailurePolicy, Ordering, OutboxConfig, Validator};
 use crate::net::tls::{RootSource, TlsVerification};
 use crate::postgres;
 use crate::postgres::{ConnectTarget, PublicationName, QualifiedTable, SlotName, Source, StartOptions};
@@ -59,6 +60,7 @@ pub(super) fn database(config: &Config) -> anyhow::Result<(postgres::Connector, 
         slot: postgres.slot.parse()?,
         publication: postgres.publication.parse()?,
         tables: tables.collect::<Result<_, _>>()?,
+        after_publish: config.outbox.iter().map(after_publish).collect(),
     };
     Ok((connector, source))
 }
@@ -83,9 +85,13 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
     };
     let flow = FlowConfig {
         tables: source
-            .tables
-            .iter()
-            .map(|table| outbox_table(table, &route))
+            .marks()
+            .map(|(table, after_publish)| OutboxTable {
+                schema: table.schema.clone(),
+                name: table.name.clone(),
+                route: route.clone(),
+                after_publish,
+            })
             .collect(),
         limits: WindowLimits {
             events: delivery.max_in_flight.into(),
@@ -101,6 +107,10 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
             || [policies.unroutable, policies.invalid].contains(&Policy::DeadLetter),
         strict: delivery.ordering == Ordering::Strict,
         max_rate: delivery.max_rate,
+        marks: MarkSettings {
+            batch: delivery.mark_batch.into(),
+            interval: delivery.mark_interval,
+        },
     };
     Ok(RelaySettings {
         broker: broker(config, &route, auto_setup)?,
@@ -129,12 +139,12 @@ const fn policy(policy: FailurePolicy) -> Policy {
     }
 }
 
-fn outbox_table(table: &QualifiedTable, route: &Route) -> OutboxTable {
-    OutboxTable {
-        schema: table.schema.clone(),
-        name: table.name.clone(),
-        route: route.clone(),
-    }
+fn after_publish(outbox: &OutboxConfig) -> Option<AfterPublish> {
+    Some(match outbox.after_publish? {
+        config::AfterPublish::Mark => AfterPublish::Mark,
+        config::AfterPublish::Delete => AfterPublish::Delete,
+        config::AfterPublish::Keep => AfterPublish::Keep,
+    })
 }
 
 fn broker(config: &Config, route: &Route, auto_setup: bool) -> anyhow::Result<rabbitmq::Connector> {

@@ -66,7 +66,8 @@ fn without_anything_set_the_defaults_hold() {
     assert_eq!(
         outbox,
         [OutboxConfig {
-            table: "public.outbox_events".to_owned()
+            table: "public.outbox_events".to_owned(),
+            after_publish: None,
         }]
     );
     assert_eq!(rabbitmq.exchange, "outbox");
@@ -88,6 +89,8 @@ fn without_anything_set_the_defaults_hold() {
         on_invalid: FailurePolicy::Hold,
         hold_max_wal: None,
         dead_letters_max: 10_000,
+        mark_batch: 1_000,
+        mark_interval: Duration::from_secs(1),
         confirm_timeout: Duration::from_secs(30),
         shutdown_grace: Duration::from_secs(10),
     };
@@ -181,7 +184,7 @@ fn an_unknown_key_names_file_line_key_and_the_nearest() {
         error_of("delivery.backoff_multiplier = 5\n"),
         "walrelay.toml:3: unknown key delivery.backoff_multiplier; known keys of delivery are max_in_flight, \
          max_in_flight_bytes, max_message_bytes, max_event_bytes, ordering, max_rate, on_unroutable, on_invalid, hold_max_wal, \
-         dead_letters_max, confirm_timeout, shutdown_grace"
+         dead_letters_max, confirm_timeout, mark_batch, mark_interval, shutdown_grace"
     );
     assert_eq!(
         error_of("[rabitmq]\nx = 1"),

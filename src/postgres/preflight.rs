@@ -1,6 +1,6 @@
 //! The look before streaming: is everything there, and does it fit? What does not is a typed error with a fault.
 
-use walrelay_engine::event::{PayloadType, REQUIRED_COLUMNS};
+use walrelay_engine::event::{AfterPublish, PayloadType, REQUIRED_COLUMNS};
 
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts, TableKind};
 use super::control::ControlSession;
@@ -20,6 +20,16 @@ pub struct Source {
     pub publication: PublicationName,
     /// The outbox tables.
     pub tables: Vec<QualifiedTable>,
+    /// What becomes of their rows once published, in the same order, as far as it is configured.
+    pub after_publish: Vec<Option<AfterPublish>>,
+}
+
+impl Source {
+    /// The tables, each with what is configured to become of its rows.
+    pub fn marks(&self) -> impl Iterator<Item = (&QualifiedTable, Option<AfterPublish>)> {
+        let settings = self.after_publish.iter().copied().chain(std::iter::repeat(None));
+        self.tables.iter().zip(settings)
+    }
 }
 
 /// What was found, all of it fit.
@@ -185,6 +195,14 @@ pub enum Unfit {
         /// The publication.
         publication: PublicationName,
     },
+    /// A table whose rows another slot marks (rule 20).
+    #[error("the rows of table {table} are marked by slot `{owner}`")]
+    MarksOwned {
+        /// The table.
+        table: QualifiedTable,
+        /// That slot.
+        owner: String,
+    },
 }
 
 impl Unfit {
@@ -212,6 +230,7 @@ impl Unfit {
             Self::ColumnMissing { .. } => FaultKind::ColumnMissing,
             Self::PayloadType { .. } => FaultKind::PayloadType,
             Self::NotPublished { .. } => FaultKind::TableNotPublished,
+            Self::MarksOwned { .. } => FaultKind::MarksOwned,
         }
     }
 }

@@ -4,7 +4,7 @@ use super::standby::{self, Waits};
 use crate::fault::Fault;
 use crate::postgres::{
     self, Candidate, Connector, ControlSession, Error, Preflight, Replication, Source, StartOptions, Started,
-    guard,
+    guard, settled,
 };
 
 /// What a session is opened with.
@@ -47,10 +47,23 @@ async fn start(settings: &DatabaseSettings, waits: &Waits) -> Result<Replication
         }
         let deadline = settings.connector.deadline();
         candidate = match candidate.start(&settings.start, deadline).await? {
-            Started::Streaming(session) => return Ok(session),
+            Started::Streaming(session) => return with_settled(session, settings).await,
             Started::SlotInUse(candidate) => candidate,
         };
     }
+}
+
+/// Reads what is settled on record, now that nobody else can add to it (R19). Where our process id is unknown, another
+/// server could not be told from ours, so nothing is passed over.
+async fn with_settled(session: Replication, settings: &DatabaseSettings) -> Result<Replication, Error> {
+    let Some(process_id) = session.process_id() else {
+        return Ok(session);
+    };
+    let (slot, identity) = (&settings.source.slot, session.identity());
+    let control = ControlSession::open(&settings.connector, slot).await?;
+    let settled = settled::load(&control, slot, identity, process_id).await;
+    control.close().await;
+    Ok(session.with_settled(settled?))
 }
 
 /// Checks that everything fits. The SQL session ends before the stream starts: an idle one would hold up a smart shutdown

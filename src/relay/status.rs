@@ -3,7 +3,8 @@
 use std::time::{Instant, SystemTime};
 
 use walrelay_engine::Lsn;
-use walrelay_engine::flow::Counters;
+use walrelay_engine::flow::{Counters, Flow};
+use walrelay_engine::marks::MarkCounters;
 
 use crate::fault::{Class, Fault, FaultKind};
 
@@ -38,10 +39,37 @@ pub struct Status {
     pub sessions: u64,
     /// Links opened.
     pub links: u64,
+    /// What becomes of published rows.
+    pub marks: MarkStatus,
     /// When the relay last went round its loop.
     pub ticked: Instant,
     /// When an event was last settled.
     pub progressed: Option<SystemTime>,
+}
+
+/// How the marking of published rows stands.
+#[derive(Debug, Clone, Default)]
+pub struct MarkStatus {
+    /// Totals since the start.
+    pub counters: MarkCounters,
+    /// Ids that wait for their mark.
+    pub unmarked: usize,
+    /// What keeps rows from being marked; delivery goes on.
+    pub degraded: Vec<Fault>,
+    /// When marking last failed.
+    pub failed_at: Option<SystemTime>,
+}
+
+impl MarkStatus {
+    /// Takes over how things stand, copying texts only where something has changed.
+    pub(super) fn take(&mut self, marker: &Self, flow: &Flow) {
+        self.counters = *flow.mark_counters();
+        self.unmarked = flow.unmarked();
+        self.failed_at = marker.failed_at;
+        if self.degraded != marker.degraded {
+            self.degraded.clone_from(&marker.degraded);
+        }
+    }
 }
 
 /// Whose turn it is to stream from the slot.
@@ -141,6 +169,7 @@ impl Status {
             status_updates: 0,
             sessions: 0,
             links: 0,
+            marks: MarkStatus::default(),
             ticked: Instant::now(),
             progressed: None,
         }

@@ -22,6 +22,7 @@ pub use errands::CareSettings;
 
 use super::errands::Errands;
 use super::held::{HeldTold, tell_discarded};
+use super::marker::Marker;
 use super::session;
 use super::side::Side;
 use super::standby::Waits;
@@ -85,6 +86,7 @@ struct Relay {
     database: Side<Replication>,
     broker: Side<Link>,
     errands: Errands,
+    marker: Marker,
     care: Care,
     status: watch::Sender<Status>,
     /// Looks out for the server's shutdown, while a session is up.
@@ -107,6 +109,7 @@ impl Relay {
         Self {
             flow: Flow::new(settings.flow.clone()),
             errands: Errands::new(),
+            marker: Marker::new(Instant::now(), settings.care.guard_interval),
             care: Care::new(Instant::now(), &settings.care),
             wake: Wake::new(settings.database.start.wal_sender_timeout),
             settings,
@@ -171,6 +174,7 @@ impl Relay {
         }
         self.send_status(now);
         self.start_errand(now);
+        self.start_marks(now);
         if let Some(watch) = &mut self.watch {
             watch.look_if_due(!self.flow.wants_stream(), &self.settings.database, now);
         }
@@ -275,6 +279,19 @@ impl Relay {
         }
     }
 
+    /// Starts the next batch of marks, if one is due. Without our walsender's process id there is none: another server
+    /// could not be told from ours.
+    fn start_marks(&mut self, now: Instant) {
+        let Some(session) = self.database.up() else { return };
+        let Some(process_id) = session.process_id() else {
+            return;
+        };
+        let stream = (process_id, session.identity().system_id);
+        self.flow.hold_prefix(self.care.has_unrecorded_skip());
+        self.marker
+            .start_if_due(&mut self.flow, &self.settings.database, stream, now);
+    }
+
     /// Polls both sockets, both tries to connect and the look for a shutdown. What they bring is dealt with in the next
     /// turn.
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -292,6 +309,7 @@ impl Relay {
             worked = true;
             self.link_opened(result, now);
         }
+        worked |= self.marker.poll(cx, &mut self.flow).is_ready();
         if let Poll::Ready(result) = self.errands.poll(cx) {
             worked = true;
             self.errand_done(result, now);
@@ -342,8 +360,9 @@ impl Relay {
             grace_ms = grace.as_millis(),
             "stopping"
         );
-        self.flow.stop();
-        self.stop_by = Some(Instant::now() + grace);
+        let now = Instant::now();
+        self.flow.stop(now);
+        self.stop_by = Some(now + grace);
     }
 
     fn ending(&self, now: Instant) -> Option<Ending> {
@@ -371,10 +390,11 @@ impl Relay {
         {
             tracing::debug!(error = %error, "broker link cut off");
         }
-        if tokio::time::timeout_at(deadline, self.errands.close())
-            .await
-            .is_err()
-        {
+        let sessions = async {
+            self.errands.close().await;
+            self.marker.close().await;
+        };
+        if tokio::time::timeout_at(deadline, sessions).await.is_err() {
             tracing::debug!("sql session cut off");
         }
     }
@@ -400,6 +420,7 @@ impl Relay {
             link,
             look,
             errand,
+            self.marker.deadline().filter(|_| self.database.up().is_some()),
             self.stop_by,
         ]
         .into_iter()
@@ -409,6 +430,7 @@ impl Relay {
 
     fn tell_status(&mut self, now: Instant) {
         let (flow, database, broker) = (&self.flow, self.database.status(), self.broker.status());
+        let marker = self.marker.status();
         let stopping = self.stop_by.is_some();
         self.status.send_modify(|status| {
             if status.counters.confirmed != flow.counters().confirmed {
@@ -421,6 +443,7 @@ impl Relay {
             status.durable = flow.durable();
             status.received = flow.received();
             status.ticked = now;
+            status.marks.take(marker, flow);
             status.database.clone_from_changed(database);
             status.broker.clone_from_changed(broker);
             if stopping {

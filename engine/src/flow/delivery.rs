@@ -263,6 +263,7 @@ impl Flow {
             Outcome::Confirmed => {
                 let probe = self.take_probe(seq);
                 self.counters.confirmed += 1;
+                self.mark(seq, now);
                 self.settle(seq, Lsn::INVALID);
                 return self.resolved(probe, now);
             }

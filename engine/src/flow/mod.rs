@@ -8,6 +8,7 @@
 mod delivery;
 mod failure;
 mod intake;
+mod marking;
 mod retries;
 mod stored;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use crate::event::OutboxTable;
 use crate::history::History;
 use crate::hold::Hold;
 use crate::ledger::Ledger;
+use crate::marks::{MarkSettings, Marks, Position};
 use crate::policy::Policies;
 use crate::rate::Rate;
 use crate::report::Report;
@@ -64,6 +66,8 @@ pub struct FlowConfig {
     pub strict: bool,
     /// The most messages to send in a second, where there is a limit.
     pub max_rate: Option<u32>,
+    /// When rows are marked.
+    pub marks: MarkSettings,
 }
 
 /// One slot's flow of events.
@@ -92,6 +96,10 @@ pub struct Flow {
     dead_letters_full: bool,
     discarded: VecDeque<Discarded>,
     retries: Retries,
+    marks: Marks,
+    /// Everything up to here was settled before the current session: by another process, or by this one (R19).
+    passed: Option<Position>,
+    is_prefix_held: bool,
     stopping: bool,
 }
 
@@ -197,6 +205,7 @@ impl Flow {
     #[must_use]
     pub fn new(config: FlowConfig) -> Self {
         let strict = config.strict;
+        let marks = Marks::new(config.marks, config.tables.len());
         Self {
             window: Window::new(config.limits, config.strict),
             rate: config.max_rate.map(Rate::new),
@@ -212,6 +221,9 @@ impl Flow {
             history: History::new(config.limits.events.saturating_mul(2).max(HISTORY)),
             config,
             confirms: Confirms::new(),
+            marks,
+            passed: None,
+            is_prefix_held: false,
             session: None,
             identity: None,
             link: None,
@@ -233,6 +245,7 @@ impl Flow {
             self.forget();
         }
         self.identity = Some(identity);
+        self.marks.session_started(now);
         self.session = Some(Session {
             ledger: Ledger::starting_beyond(self.barrier),
             // A question whether the server is there must leave it time to answer.
@@ -252,8 +265,10 @@ impl Flow {
     /// The session is lost. What is in flight stays so, and is recognised when the next session brings it again.
     pub fn session_lost(&mut self) {
         self.session = None;
+        self.passed = None;
         self.window.detach_all();
         self.retries.session_lost();
+        self.marks.session_lost();
     }
 
     /// Drops all that was read from a log that is not the current one. A link that is up must be replaced: nothing
@@ -263,6 +278,7 @@ impl Flow {
         self.window.clear();
         self.retries.clear();
         self.history.clear();
+        self.marks.forget();
         self.hold.release();
         self.isolate_through = None;
         self.barrier = Lsn::INVALID;
@@ -270,12 +286,13 @@ impl Flow {
     }
 
     /// Takes no new transaction from now on.
-    pub const fn stop(&mut self) {
+    pub fn stop(&mut self, now: Instant) {
         self.stopping = true;
+        self.marks.stop(now);
     }
 
     /// Whether a stopping flow has nothing left to do: no open transaction and nothing in flight, retries
-    /// included.
+    /// included, and nothing to mark.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         // A retry that is not sent waits for the next relay; what came of one that was can be recorded in a session only.
@@ -284,6 +301,7 @@ impl Flow {
                 .session
                 .as_ref()
                 .is_none_or(|session| !session.ledger.is_open() && !self.retries.is_in_flight())
+            && self.are_marks_drained()
     }
 
     /// Whether the stream may be read: no frame waits for room.
@@ -296,7 +314,7 @@ impl Flow {
     pub fn poll_status(&mut self, now: Instant) -> Option<Positions> {
         let silence = self.config.silence_timeout / 2;
         let session = self.session.as_mut()?;
-        let durable = session.ledger.durable();
+        let durable = self.marks.report(session.ledger.durable(), now);
         let silent = !session.paused && now >= session.heard + silence;
         session.report.take_due(durable, now).then_some(Positions {
             received: session.received,
@@ -321,12 +339,14 @@ impl Flow {
     /// [`poll_publish`](Self::poll_publish) again if nothing else happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let status = self
-            .session
-            .as_ref()
-            .map(|session| session.report.deadline(session.ledger.durable()));
+        let status = self.session.as_ref().map(|session| {
+            let (durable, released) = self.marks.reportable(session.ledger.durable());
+            let status = session.report.deadline(durable);
+            released.map_or(status, |released| status.min(released))
+        });
         [
             status,
+            self.marks_deadline(),
             self.silence_deadline(),
             self.confirm_deadline(),
             self.probe_deadline(),

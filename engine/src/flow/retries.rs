@@ -18,6 +18,7 @@ use crate::amqp::Message;
 use crate::confirms::Outcome;
 use crate::key::{EventKey, TransactionKey};
 use crate::ledger::TransactionNo;
+use crate::marks::TableNo;
 use crate::pgoutput::LogicalMessage;
 use crate::window::{Failure, Seq};
 
@@ -114,6 +115,8 @@ enum Step {
 struct Active {
     key: EventKey,
     event_id: Option<String>,
+    /// Its table, if that is still configured.
+    table: Option<TableNo>,
     message: Option<Message>,
     /// The broker closed while it was outstanding with others: it is sent alone, to see whether it was the one.
     is_suspect: bool,
@@ -290,6 +293,7 @@ impl Flow {
         if request.token != token || !matches!(request.step, Step::Wanted(_)) {
             return;
         }
+        let table = event.configured(&self.config.tables).map(|(table, _)| table);
         let message = event.message(&self.config.tables, &self.config.app_id, &mut self.scratch);
         let (message, state) = match message {
             Ok(message) => (Some(message), State::Ready),
@@ -301,6 +305,7 @@ impl Flow {
         request.step = Step::Active(Box::new(Active {
             key: event.key,
             event_id: event.event_id,
+            table,
             message,
             is_suspect: false,
             state,
@@ -309,14 +314,20 @@ impl Flow {
 
     /// What came of a retry is recorded, by a transaction that ends at or before `end`: the durable LSN passes the
     /// request once the stream has been received beyond that (R15). Without effect if the request is gone.
-    pub fn retry_recorded(&mut self, token: RetryToken, end: Lsn) {
-        let active = self.retries.active();
-        let Some(State::Over(failure)) = active.map(|active| &active.state) else {
+    pub fn retry_recorded(&mut self, token: RetryToken, end: Lsn, now: Instant) {
+        let Some(active) = self.retries.active() else {
+            return;
+        };
+        let State::Over(failure) = &active.state else {
             return;
         };
         let was_delivered = failure.is_none();
-        if self.settle_retry(token, end) {
-            self.counters.retried += u64::from(was_delivered);
+        let (table, id) = (active.table, active.event_id.clone());
+        if self.settle_retry(token, end) && was_delivered {
+            self.counters.retried += 1;
+            if let (Some(table), Some(id)) = (table.filter(|table| self.marks.wants(*table)), id) {
+                self.marks.queue(table, &id, None, now);
+            }
         }
     }
 

@@ -18,6 +18,7 @@ use super::position::EventPosition;
 
 pub use columns::Columns;
 pub use commands::{Filter, discard, list, request_again, request_retry, show};
+pub(super) use relay::begin;
 pub use relay::{NewDeadLetter, fail_retry, load, payload_type, pending_count, settle_retry, store};
 
 /// Declares a fixed set of words, as the table's checks name them.

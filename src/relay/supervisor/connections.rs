@@ -40,6 +40,18 @@ impl Relay {
         if self.flow.session_started(identity, now) {
             self.drop_outdated_link(OTHER_LOG, now);
         }
+        if let Some(settled) = session.settled() {
+            tracing::info!(settled = %settled.position, "events up to there are settled on record");
+            let (position, barrier) = (
+                (settled.position.commit_lsn, settled.position.tx_seq),
+                settled.barrier,
+            );
+            self.flow.settled_before(position, barrier);
+            // What this process has marked itself is no news to it.
+            if !settled.is_complete && self.is_first_session() {
+                self.flow.suspect_lost_marks();
+            }
+        }
         self.database.opened(session, now);
         self.watch = Some(Watch::new(now));
         self.role_unknown = false;
@@ -47,6 +59,10 @@ impl Relay {
             status.role = Role::Active;
             status.sessions += 1;
         });
+    }
+
+    fn is_first_session(&self) -> bool {
+        self.status.borrow().sessions == 0
     }
 
     pub(super) fn link_opened(&mut self, result: Result<Link, Fault>, now: Instant) {
@@ -78,6 +94,7 @@ impl Relay {
         self.note_halt(fault.kind);
         self.flow.session_lost();
         self.errands.stream_lost();
+        self.marker.stream_lost();
         self.watch = None;
         drop(self.database.failed(fault, now));
     }

@@ -56,6 +56,13 @@ impl Care {
     }
 }
 
+impl Care {
+    /// Whether a skip has settled an event and is not yet on record.
+    pub(super) const fn has_unrecorded_skip(&self) -> bool {
+        self.unrecorded.is_some()
+    }
+}
+
 impl Relay {
     /// Starts the next errand, if one is due and none runs.
     pub(super) fn start_errand(&mut self, now: Instant) {
@@ -153,7 +160,7 @@ impl Relay {
             },
             Done::RetryRecorded { retry, end, pending } => {
                 retries::tell(&self.settings.database.source.slot, &retry, pending);
-                self.flow.retry_recorded(retry.token, end);
+                self.flow.retry_recorded(retry.token, end, now);
                 self.flow
                     .set_dead_letters_full(pending >= self.settings.care.dead_letters_max);
             }

@@ -108,7 +108,7 @@ impl Rig {
 
     fn record(&mut self, end: u64) {
         let (token, _) = self.to_record().expect("not over");
-        self.flow.retry_recorded(token, Lsn::new(end));
+        self.flow.retry_recorded(token, Lsn::new(end), self.now);
     }
 }
 
@@ -347,7 +347,7 @@ fn the_stream_waits_behind_more_requests_than_are_kept() {
     rig.take(&request(count));
     rig.sort();
     // A stop leaves them to the next relay, and the slot before them.
-    rig.flow.stop();
+    rig.flow.stop(rig.now);
     rig.take(&request(count + 1));
     rig.take(&commit(100));
     assert_eq!(rig.to_load(), None);
@@ -381,7 +381,7 @@ fn a_lost_session_drops_requests_that_are_not_sent_and_the_next_one_brings_them(
     // The answer to what the old session asked for is no answer to this.
     rig.flow.retry_loaded(token, stored("old"));
     rig.flow.retry_ignored(token);
-    rig.flow.retry_recorded(token, Lsn::new(100));
+    rig.flow.retry_recorded(token, Lsn::new(100), rig.now);
     assert_eq!((rig.publish(), rig.durable()), (vec![], 0));
     rig.load();
     assert_eq!(rig.publish(), [RETRIED]);
@@ -504,7 +504,7 @@ fn a_stopping_flow_waits_for_a_retry_that_is_out_and_sends_no_other() {
     rig.ask(200);
     rig.load();
     rig.publish();
-    rig.flow.stop();
+    rig.flow.stop(rig.now);
     assert!(!rig.flow.is_drained());
     rig.ack(1);
     rig.record(0);

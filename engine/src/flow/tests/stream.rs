@@ -212,7 +212,7 @@ fn stopping_takes_no_new_transaction_but_finishes_the_open_one() {
     let mut rig = Rig::small();
     rig.take(&begin(100, 1));
     rig.take(&OutboxRow::new("a").insert());
-    rig.flow.stop();
+    rig.flow.stop(rig.now);
     assert!(!rig.flow.is_drained());
     rig.take(&OutboxRow::new("b").insert());
     rig.take(&commit(100));
@@ -221,6 +221,7 @@ fn stopping_takes_no_new_transaction_but_finishes_the_open_one() {
     assert_eq!(rig.publish(), [(100, 0), (100, 1)]);
     assert!(!rig.flow.is_drained());
     rig.ack_all();
+    rig.mark();
     assert!(rig.flow.is_drained());
     assert_eq!(
         rig.flow.final_status(rig.now).unwrap().durable.get(),
