@@ -340,6 +340,8 @@ impl Marks {
         let pause = self.retry.map_or(RETRY.0, |(_, pause)| pause);
         self.retry = Some((now + pause, pause.saturating_mul(2).min(RETRY.1)));
         self.has_given_up |= self.is_stopping;
+        // It may have been stored, or something else meanwhile.
+        self.stored = None;
         self.recycle(batch.tables);
     }
 

@@ -1,7 +1,10 @@
 //! Marks: rows whose events are confirmed or discarded get their `sent_at`, or are deleted (rules 18 and 20).
 
 mod owners;
+pub mod sweep;
 mod tables;
+
+use std::time::Duration;
 
 use tokio_postgres::Transaction;
 use walrelay_engine::Lsn;
@@ -17,6 +20,9 @@ use super::dead_letters;
 use super::error::{Error, Step};
 use super::identifier::SlotName;
 use super::settled;
+
+/// How long a batch waits for a lock on the table; rows that are locked it passes over.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// For whom a batch is committed.
 #[derive(Debug, Clone, Copy)]
@@ -51,13 +57,16 @@ pub async fn commit(
     const PURPOSE: &str = "mark published rows";
     let role = session.role().to_owned();
     let transaction = dead_letters::begin(session, stream.slot, stream.walsender_pid, PURPOSE).await?;
+    // Before the position is reported all the same.
+    let sql = format!("set local lock_timeout = {}", LOCK_TIMEOUT.as_millis());
+    bounded(Step::Query(PURPOSE), transaction.batch_execute(&sql)).await?;
     let mut marked = Marked {
         seen: Some(seen(&transaction).await?),
         ..Marked::default()
     };
     for ids in &batch.tables {
         let plan = plans.get(usize::from(ids.table));
-        match plan.filter(|plan| plan.refusal.is_none() && plan.after_publish != AfterPublish::Keep) {
+        match plan.filter(|plan| plan.is_marked()) {
             Some(plan) => mark(&transaction, plan, ids, &mut marked).await?,
             None => marked.given_up += u64::try_from(ids.len()).unwrap_or(u64::MAX),
         }

@@ -20,8 +20,8 @@ const STATE: Use = Use {
 /// What the database has on record about a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settled {
-    /// Everything up to here is settled.
-    pub position: EventPosition,
+    /// Everything up to here is settled; none where nothing is on record.
+    pub position: Option<EventPosition>,
     /// Nothing was left to be marked then.
     pub is_complete: bool,
     /// Nothing may be acknowledged before the stream has been received beyond this, since a dead letter counts among what
@@ -46,7 +46,7 @@ pub async fn load(
     let sql = "select s.settled_commit_lsn::text, s.settled_tx_seq, s.settled_complete, \
                pg_catalog.pg_current_wal_flush_lsn()::text, r.confirmed_flush_lsn::text \
                from walrelay.state s join pg_catalog.pg_replication_slots r on r.slot_name = s.slot \
-               where s.slot = $1 and s.system_id = $2 and s.settled_commit_lsn is not null and r.active_pid = $3";
+               where s.slot = $1 and s.system_id = $2 and r.active_pid = $3";
     let system_id = identity.system_id.to_string();
     let row = STATE
         .run(
@@ -57,17 +57,23 @@ pub async fn load(
         )
         .await?;
     let Some(row) = row else { return Ok(None) };
-    let sequence: i64 = column(&row, 1, STATE.purpose)?;
-    let settled = EventPosition {
-        commit_lsn: position(&row, 0, STATE.purpose)?.unwrap_or_default(),
-        tx_seq: u64::try_from(sequence).unwrap_or_default(),
-    };
+    let sequence: Option<i64> = column(&row, 1, STATE.purpose)?;
+    let commit_lsn = position(&row, 0, STATE.purpose)?;
+    let settled = commit_lsn
+        .zip(sequence)
+        .map(|(commit_lsn, sequence)| EventPosition {
+            commit_lsn,
+            tx_seq: u64::try_from(sequence).unwrap_or_default(),
+        });
     let flushed = position(&row, 3, STATE.purpose)?.unwrap_or_default();
     let confirmed = position(&row, 4, STATE.purpose)?.unwrap_or_default();
-    let barrier = match counts_on_a_dead_letter(session, slot, confirmed, settled).await {
-        Ok(false) => Lsn::INVALID,
-        Ok(true) | Err(Error::GrantMissing { .. }) => flushed,
-        Err(error) => return Err(error),
+    let barrier = match settled {
+        None => Lsn::INVALID,
+        Some(settled) => match counts_on_a_dead_letter(session, slot, confirmed, settled).await {
+            Ok(false) => Lsn::INVALID,
+            Ok(true) | Err(Error::GrantMissing { .. }) => flushed,
+            Err(error) => return Err(error),
+        },
     };
     Ok(Some(Settled {
         position: settled,
@@ -139,6 +145,29 @@ pub(super) async fn store(
         )
         .await
         .map(drop)
+}
+
+/// Records that rows may stay unmarked, after a batch has failed: the position will be reported all the same.
+///
+/// Grants: as for storing the prefix.
+///
+/// # Errors
+/// The statement fails.
+pub async fn note_unmarked(session: &ControlSession, slot: &SlotName, system_id: u64) -> Result<(), Error> {
+    const NOTE: Use = Use {
+        purpose: "record that rows are unmarked",
+        privileges: STORE_PRIVILEGES,
+        table: "state",
+    };
+    let sql = "update walrelay.state set settled_complete = false \
+               where slot = $1 and system_id = $2 and settled_complete";
+    let system_id = system_id.to_string();
+    NOTE.run(
+        session.role(),
+        session.client().execute(sql, &[&slot.as_str(), &system_id]),
+    )
+    .await
+    .map(drop)
 }
 
 /// What storing needs on `walrelay.state`.

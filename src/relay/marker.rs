@@ -2,19 +2,23 @@
 //!
 //! It never stops delivery. What keeps rows from being marked is said as *degraded*, and tried again.
 
+mod sweep;
+
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::task::JoinHandle;
-use walrelay_engine::flow::Flow;
+use walrelay_engine::flow::{self, Flow};
 use walrelay_engine::marks::{MarkBatch, Marked, TableNo};
+
+use sweep::Sweep;
 
 use super::session::DatabaseSettings;
 use super::status::MarkStatus;
 use super::task::poll_task;
 use crate::fault::{Fault, FaultKind};
 use crate::postgres::marks::{self, MarkStream, Refusal, TablePlan};
-use crate::postgres::{Error, KeptSession};
+use crate::postgres::{Error, KeptSession, settled};
 
 /// What is known of the tables, for as long as nothing speaks against it.
 #[derive(Debug, Clone)]
@@ -36,7 +40,16 @@ struct Outcome {
     /// None where the look at the tables failed, or something speaks against it.
     plan: Option<Plan>,
     work: Option<(MarkBatch, Result<Marked, Error>)>,
+    sweep: Option<Result<sweep::Done, Error>>,
     failure: Option<Error>,
+}
+
+/// What a task has to do.
+enum Work {
+    Mark(MarkBatch),
+    Sweep(sweep::Step),
+    /// Look at the tables.
+    Look,
 }
 
 /// The one batch that may be under way.
@@ -49,6 +62,9 @@ pub(super) struct Marker {
     look_interval: Duration,
     /// The session of the running task is older than the stream.
     is_outdated: bool,
+    sweep: Sweep,
+    /// What keeps a sweep from being made.
+    sweep_fault: Option<Fault>,
     status: MarkStatus,
 }
 
@@ -62,6 +78,8 @@ impl Marker {
             look_at: now,
             look_interval,
             is_outdated: false,
+            sweep: Sweep::new(now),
+            sweep_fault: None,
             status: MarkStatus::default(),
         }
     }
@@ -80,26 +98,38 @@ impl Marker {
         now: Instant,
     ) {
         if self.running.is_some() {
-            return;
+            return flow.set_marker(flow::Marker::Busy);
         }
-        let batch = flow.poll_marks(now);
-        let is_look_due = self.is_refused() && now >= self.look_at;
-        if batch.is_none() && !is_look_due {
+        flow.set_marker(flow::Marker::Free);
+        let is_look_due = self.is_degraded() && now >= self.look_at;
+        let work = if let Some(batch) = flow.poll_marks(now) {
+            Work::Mark(batch)
+        } else if let Some(step) = self.sweep.next(flow.wants_sweep(), flow.durable(), now) {
+            Work::Sweep(step)
+        } else if is_look_due {
+            Work::Look
+        } else {
             return;
-        }
+        };
+        flow.set_marker(flow::Marker::Busy);
         let plan = self.plan.take().filter(|_| !is_look_due);
         let settings = settings.clone();
         let kept = self.session.take();
         self.running = Some(tokio::spawn(async move {
             let (connector, slot) = (&settings.connector, &settings.source.slot);
             let kept = kept.unwrap_or_else(|| KeptSession::new(connector.clone(), slot.clone()));
-            run(kept, &settings, stream, plan, batch).await
+            run(kept, &settings, stream, plan, work).await
         }));
     }
 
     /// When there is something to do by itself.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        (self.running.is_none() && self.is_refused()).then_some(self.look_at)
+    pub(super) fn deadline(&self, flow: &Flow) -> Option<Instant> {
+        if self.running.is_some() {
+            return None;
+        }
+        let look = self.is_degraded().then_some(self.look_at);
+        let sweep = self.sweep.deadline(flow.wants_sweep(), flow.durable());
+        look.into_iter().chain(sweep).min()
     }
 
     /// Takes in what came of the batch, once it is over. Pending while none is under way.
@@ -132,6 +162,19 @@ impl Marker {
             }
             None => {}
         }
+        match outcome.sweep {
+            Some(Ok(done)) => {
+                self.sweep_fault = None;
+                if let Some((losses, before)) = self.sweep.done(done, flow.wants_sweep(), now) {
+                    flow.marks_swept(losses, before);
+                }
+            }
+            Some(Err(error)) => {
+                self.sweep.failed(now);
+                self.sweep_fault = Some(fault(&error));
+            }
+            None => {}
+        }
         self.tell(outcome.plan.as_ref(), failure);
         self.plan = outcome.plan;
         Poll::Ready(())
@@ -142,6 +185,7 @@ impl Marker {
         self.session = None;
         self.is_outdated = self.running.is_some();
         self.plan = None;
+        self.sweep = Sweep::new(Instant::now());
     }
 
     /// Ends the session that is kept, if no batch is under way.
@@ -151,10 +195,8 @@ impl Marker {
         }
     }
 
-    fn is_refused(&self) -> bool {
-        self.plan
-            .as_ref()
-            .is_some_and(|plan| plan.refusals().next().is_some())
+    const fn is_degraded(&self) -> bool {
+        !self.status.degraded.is_empty()
     }
 
     /// One line for each thing that has begun to keep rows from being marked, and one when that is over.
@@ -162,12 +204,9 @@ impl Marker {
         let mut faults: Vec<Fault> = Vec::new();
         if let Some(error) = failure {
             self.status.failed_at = Some(SystemTime::now());
-            let kind = match error.kind() {
-                FaultKind::DatabaseForbidden => FaultKind::MarksForbidden,
-                _ => FaultKind::MarksFailing,
-            };
-            faults.push(Fault::new(kind, &error));
+            faults.push(fault(&error));
         }
+        faults.extend(self.sweep_fault.clone());
         let refusals = plan.iter().flat_map(|plan| plan.refusals());
         faults.extend(refusals.map(|refusal| Fault::new(refusal.kind(), refusal)));
         for fault in &faults {
@@ -185,16 +224,24 @@ impl Marker {
     }
 }
 
+fn fault(error: &Error) -> Fault {
+    let kind = match error.kind() {
+        FaultKind::DatabaseForbidden => FaultKind::MarksForbidden,
+        _ => FaultKind::MarksFailing,
+    };
+    Fault::new(kind, error)
+}
+
 async fn run(
     mut kept: KeptSession,
     settings: &DatabaseSettings,
     (walsender_pid, system_id): (i32, u64),
     plan: Option<Plan>,
-    batch: Option<MarkBatch>,
+    work: Work,
 ) -> Outcome {
     let mut session = match kept.take().await {
         Ok(session) => session,
-        Err(error) => return failed(kept, batch, error),
+        Err(error) => return failed(kept, work, error),
     };
     let plan = match plan {
         Some(plan) => Ok(plan),
@@ -204,7 +251,7 @@ async fn run(
         Ok(plan) => plan,
         Err(error) => {
             session.close().await;
-            return failed(kept, batch, error);
+            return failed(kept, work, error);
         }
     };
     let stream = MarkStream {
@@ -212,28 +259,42 @@ async fn run(
         walsender_pid,
         system_id,
     };
-    let Some(batch) = batch else {
-        kept.keep(session);
-        return Outcome {
-            kept,
-            plan: Some(plan),
-            work: None,
-            failure: None,
-        };
+    let mut outcome = Outcome {
+        kept,
+        plan: None,
+        work: None,
+        sweep: None,
+        failure: None,
     };
-    let result = marks::commit(&mut session, stream, &plan.tables, &batch, plan.prefix.is_none()).await;
-    let is_sound = result.is_ok();
+    let is_sound = match work {
+        Work::Look => true,
+        Work::Mark(batch) => {
+            let result =
+                marks::commit(&mut session, stream, &plan.tables, &batch, plan.prefix.is_none()).await;
+            let is_sound = result.is_ok();
+            if !is_sound
+                && plan.prefix.is_none()
+                && let Err(error) = settled::note_unmarked(&session, stream.slot, system_id).await
+            {
+                tracing::debug!(error = %error, "not recorded that rows are unmarked");
+            }
+            outcome.work = Some((batch, result));
+            is_sound
+        }
+        Work::Sweep(step) => {
+            let done = sweep::carry_out(&session, stream.slot, &plan.tables, step).await;
+            let is_sound = done.is_ok();
+            outcome.sweep = Some(done);
+            is_sound
+        }
+    };
     if is_sound {
-        kept.keep(session);
+        outcome.kept.keep(session);
+        outcome.plan = Some(plan);
     } else {
         session.close().await;
     }
-    Outcome {
-        kept,
-        plan: Some(plan).filter(|_| is_sound),
-        work: Some((batch, result)),
-        failure: None,
-    }
+    outcome
 }
 
 async fn look(session: &crate::postgres::ControlSession, settings: &DatabaseSettings) -> Result<Plan, Error> {
@@ -243,15 +304,18 @@ async fn look(session: &crate::postgres::ControlSession, settings: &DatabaseSett
     })
 }
 
-fn failed(kept: KeptSession, batch: Option<MarkBatch>, error: Error) -> Outcome {
-    let (work, failure) = match batch {
-        Some(batch) => (Some((batch, Err(error))), None),
-        None => (None, Some(error)),
-    };
-    Outcome {
+fn failed(kept: KeptSession, work: Work, error: Error) -> Outcome {
+    let mut outcome = Outcome {
         kept,
         plan: None,
-        work,
-        failure,
+        work: None,
+        sweep: None,
+        failure: None,
+    };
+    match work {
+        Work::Mark(batch) => outcome.work = Some((batch, Err(error))),
+        Work::Sweep(_) => outcome.sweep = Some(Err(error)),
+        Work::Look => outcome.failure = Some(error),
     }
+    outcome
 }

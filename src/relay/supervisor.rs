@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use walrelay_engine::PgTimestamp;
-use walrelay_engine::flow::{Flow, FlowConfig, Intake, Positions, Timeout};
+use walrelay_engine::flow::{self, Flow, FlowConfig, Intake, Positions, Timeout};
 use walrelay_engine::walsender::StatusUpdate;
 
 use errands::Care;
@@ -284,7 +284,7 @@ impl Relay {
     fn start_marks(&mut self, now: Instant) {
         let Some(session) = self.database.up() else { return };
         let Some(process_id) = session.process_id() else {
-            return;
+            return self.flow.set_marker(flow::Marker::Absent);
         };
         let stream = (process_id, session.identity().system_id);
         self.flow.hold_prefix(self.care.has_unrecorded_skip());
@@ -420,7 +420,9 @@ impl Relay {
             link,
             look,
             errand,
-            self.marker.deadline().filter(|_| self.database.up().is_some()),
+            self.marker
+                .deadline(&self.flow)
+                .filter(|_| self.database.up().is_some()),
             self.stop_by,
         ]
         .into_iter()

@@ -8,6 +8,17 @@ use crate::event::AfterPublish;
 use crate::marks::{MarkBatch, MarkCounters, Marked, Position, TableNo};
 use crate::window::Seq;
 
+/// Whoever marks rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marker {
+    /// It takes a batch.
+    Free,
+    /// It does something else.
+    Busy,
+    /// There is none in this session.
+    Absent,
+}
+
 impl Flow {
     /// Everything up to `position` was settled before this session, as the database that it streams from has it on record:
     /// the stream is passed over up to there (R19). Where that counts on a dead letter, nothing is durable before the
@@ -26,10 +37,16 @@ impl Flow {
         self.is_prefix_held = is_held;
     }
 
+    /// Whether rows can be marked at all in this session, and whether whoever does it has nothing else to do: until then
+    /// no batch is due.
+    pub const fn set_marker(&mut self, marker: Marker) {
+        self.marker = marker;
+    }
+
     /// The rows to mark next, if a batch is due and none is out. What comes of it goes to
     /// [`handle_marked`](Self::handle_marked) or [`handle_marks_failed`](Self::handle_marks_failed).
     pub fn poll_marks(&mut self, now: Instant) -> Option<MarkBatch> {
-        self.session.as_ref()?;
+        self.free_marker()?;
         let (prefix, is_idle) = (self.prefix_to_store(), self.is_idle());
         self.marks.poll_batch(prefix, is_idle, now)
     }
@@ -79,13 +96,15 @@ impl Flow {
     }
 
     pub(super) fn marks_deadline(&self) -> Option<Instant> {
-        self.session.as_ref()?;
+        self.free_marker()?;
         self.marks.deadline(self.prefix_to_store(), self.is_idle())
     }
 
     /// Without a session nothing can be marked.
     pub(super) fn are_marks_drained(&self) -> bool {
-        self.session.is_none() || self.marks.is_drained(self.prefix_to_store(), self.is_idle())
+        self.session.is_none()
+            || self.marker == Marker::Absent
+            || self.marks.is_drained(self.prefix_to_store(), self.is_idle())
     }
 
     /// A Relation message has told the table's columns.
@@ -111,6 +130,11 @@ impl Flow {
         {
             self.marks.queue(entry.table, id, self.prefix_to_store(), now);
         }
+    }
+
+    /// Only within a session, and while nothing else is done.
+    fn free_marker(&self) -> Option<()> {
+        (self.session.is_some() && self.marker == Marker::Free).then_some(())
     }
 
     fn prefix_to_store(&self) -> Option<Position> {

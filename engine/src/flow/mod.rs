@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 pub use delivery::{CHANNEL, DeliveryError};
 pub use failure::{Discarded, Held, SetAside};
 pub use intake::{Intake, StreamError};
+pub use marking::Marker;
 pub use retries::{RETRY_PREFIX, RetryFailure, RetryOver, RetryToken, RetryWork};
 pub use stored::{StoredEvent, Unfit};
 
@@ -100,6 +101,7 @@ pub struct Flow {
     /// Everything up to here was settled before the current session: by another process, or by this one (R19).
     passed: Option<Position>,
     is_prefix_held: bool,
+    marker: Marker,
     stopping: bool,
 }
 
@@ -224,6 +226,7 @@ impl Flow {
             marks,
             passed: None,
             is_prefix_held: false,
+            marker: Marker::Free,
             session: None,
             identity: None,
             link: None,

@@ -92,6 +92,30 @@ impl TablePlan {
         }
     }
 
+    /// An error of a sweep, which looks at more than the marks do.
+    pub(super) fn explain_sweep(&self, error: Error) -> Error {
+        match error {
+            Error::Server { step, source } if source.sqlstate == SqlState::INSUFFICIENT_PRIVILEGE => {
+                let role = quote_identifier(&self.role);
+                let table = self.table.quoted();
+                Error::GrantMissing {
+                    step,
+                    grant: format!(
+                        "grant select on {table}, walrelay.dead_letters, walrelay.skips to {role}"
+                    ),
+                    source,
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether rows are marked or deleted.
+    #[must_use]
+    pub fn is_marked(&self) -> bool {
+        self.refusal.is_none() && self.after_publish != AfterPublish::Keep
+    }
+
     fn grant(&self) -> String {
         let privileges = match self.after_publish {
             AfterPublish::Delete => "select (id), update, delete",

@@ -41,12 +41,11 @@ impl Relay {
             self.drop_outdated_link(OTHER_LOG, now);
         }
         if let Some(settled) = session.settled() {
-            tracing::info!(settled = %settled.position, "events up to there are settled on record");
-            let (position, barrier) = (
-                (settled.position.commit_lsn, settled.position.tx_seq),
-                settled.barrier,
-            );
-            self.flow.settled_before(position, barrier);
+            if let Some(position) = settled.position {
+                tracing::info!(settled = %position, "events up to there are settled on record");
+                self.flow
+                    .settled_before((position.commit_lsn, position.tx_seq), settled.barrier);
+            }
             // What this process has marked itself is no news to it.
             if !settled.is_complete && self.is_first_session() {
                 self.flow.suspect_lost_marks();
