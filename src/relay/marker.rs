@@ -225,9 +225,10 @@ impl Marker {
 }
 
 fn fault(error: &Error) -> Fault {
-    let kind = match error.kind() {
-        FaultKind::DatabaseForbidden => FaultKind::MarksForbidden,
-        _ => FaultKind::MarksFailing,
+    let kind = if error.kind() == FaultKind::DatabaseForbidden {
+        FaultKind::MarksForbidden
+    } else {
+        FaultKind::MarksFailing
     };
     Fault::new(kind, error)
 }

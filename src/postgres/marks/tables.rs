@@ -80,34 +80,15 @@ impl Refusal {
 impl TablePlan {
     /// An error of a statement that marks; a right may have been revoked since.
     pub(super) fn explain(&self, error: Error) -> Error {
-        match error {
-            Error::Server { step, source } if source.sqlstate == SqlState::INSUFFICIENT_PRIVILEGE => {
-                Error::GrantMissing {
-                    step,
-                    grant: self.grant(),
-                    source,
-                }
-            }
-            other => other,
-        }
+        name_grant(error, || self.grant())
     }
 
     /// An error of a sweep, which looks at more than the marks do.
     pub(super) fn explain_sweep(&self, error: Error) -> Error {
-        match error {
-            Error::Server { step, source } if source.sqlstate == SqlState::INSUFFICIENT_PRIVILEGE => {
-                let role = quote_identifier(&self.role);
-                let table = self.table.quoted();
-                Error::GrantMissing {
-                    step,
-                    grant: format!(
-                        "grant select on {table}, walrelay.dead_letters, walrelay.skips to {role}"
-                    ),
-                    source,
-                }
-            }
-            other => other,
-        }
+        name_grant(error, || {
+            let (table, role) = (self.table.quoted(), quote_identifier(&self.role));
+            format!("grant select on {table}, walrelay.dead_letters, walrelay.skips to {role}")
+        })
     }
 
     /// Whether rows are marked or deleted.
@@ -123,6 +104,21 @@ impl TablePlan {
         };
         let role = quote_identifier(&self.role);
         format!("grant {privileges} on {} to {role}", self.table.quoted())
+    }
+}
+
+/// Says of a refusal which grant is missing.
+fn name_grant(error: Error, grant: impl FnOnce() -> String) -> Error {
+    let Error::Server { step, source } = error else {
+        return error;
+    };
+    if source.sqlstate != SqlState::INSUFFICIENT_PRIVILEGE {
+        return Error::Server { step, source };
+    }
+    Error::GrantMissing {
+        step,
+        grant: grant(),
+        source,
     }
 }
 

@@ -4,6 +4,7 @@ mod dead_letters;
 mod delivery;
 mod hold;
 mod isolation;
+mod marking;
 mod pace;
 mod policies;
 mod retries;
