@@ -5,6 +5,7 @@
 //! ([`Marks::handle_marked`], [`Marks::handle_failed`]). Nothing here ever stops delivery: what finds no room is dropped
 //! and counted, and left to a sweep.
 
+mod batch;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,10 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+pub use batch::{MarkBatch, Marked, SettledPrefix, TableIds};
+
 use crate::Lsn;
+use batch::of_table;
 use queue::Queue;
 
 /// Commit LSN and `tx_seq`. All events up to a *settled prefix* are settled, in stream order.
@@ -55,74 +59,6 @@ pub struct MarkSettings {
     pub interval: Duration,
 }
 
-/// What to mark in one transaction.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MarkBatch {
-    /// The ids by table; empty where only the prefix is to be stored.
-    pub tables: Vec<TableIds>,
-    /// What to store about the slot, if it has changed.
-    pub prefix: Option<SettledPrefix>,
-    through: u64,
-    /// So many ids before `through` are left out, since their table's marks are refused.
-    given_up: u64,
-    /// Those that were locked before are tried again.
-    are_locked_due: bool,
-}
-
-/// Ids of one table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TableIds {
-    /// The table.
-    pub table: TableNo,
-    text: Vec<u8>,
-    ends: Vec<usize>,
-}
-
-/// What is stored about the slot together with marks (rule 19).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SettledPrefix {
-    /// All events up to here are settled, and their rows marked but for those that others had locked.
-    pub position: Position,
-    /// Nothing is left to be marked or settled: a crash now costs no mark.
-    pub is_complete: bool,
-    /// Rows written by transactions before this one need no sweep any more.
-    pub swept_before: Option<u64>,
-}
-
-impl SettledPrefix {
-    /// What is stored where the batch has marked all its rows, or some were locked.
-    #[must_use]
-    pub fn with(self, marked_all: bool) -> Self {
-        Self {
-            is_complete: self.is_complete && marked_all,
-            swept_before: self.swept_before.filter(|_| marked_all),
-            ..self
-        }
-    }
-}
-
-/// What came of a batch.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Marked {
-    /// Rows that were marked.
-    pub rows: u64,
-    /// Ids of rows that others had locked.
-    pub locked: Vec<(TableNo, String)>,
-    /// Ids that were left out, since their table's marks turned out to be refused.
-    pub given_up: u64,
-    /// The end of the log and, before that was read, the oldest transaction id that was still running: what is older was
-    /// decided before that end.
-    pub seen: Option<(Lsn, u64)>,
-}
-
-impl Marked {
-    /// Whether nothing was left out.
-    #[must_use]
-    pub const fn is_whole(&self) -> bool {
-        self.locked.is_empty() && self.given_up == 0
-    }
-}
-
 /// Totals since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MarkCounters {
@@ -138,6 +74,8 @@ pub struct MarkCounters {
 #[derive(Debug)]
 pub struct Marks {
     settings: MarkSettings,
+    /// So many ids make a batch due, if the settings ask for more.
+    window: usize,
     tables: Vec<Wanted>,
     queue: Queue,
     locked: Vec<Locked>,
@@ -193,36 +131,14 @@ struct Held {
     since: Instant,
 }
 
-impl TableIds {
-    /// The ids as text.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        let starts = std::iter::once(&0).chain(&self.ends);
-        starts
-            .zip(&self.ends)
-            .map(|(start, end)| self.text.get(*start..*end).unwrap_or_default())
-            // Queued as text.
-            .map(|text| std::str::from_utf8(text).unwrap_or_default())
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-}
-
 impl Marks {
-    /// Nothing to mark, and no table whose rows are.
+    /// Nothing to mark, and no table whose rows are. A batch is due after `window` settled events at the latest: so many
+    /// more may be sent again after a crash.
     #[must_use]
-    pub fn new(settings: MarkSettings, tables: usize) -> Self {
+    pub fn new(settings: MarkSettings, window: usize, tables: usize) -> Self {
         Self {
             settings,
+            window,
             tables: vec![Wanted::default(); tables],
             queue: Queue::default(),
             locked: Vec::new(),
@@ -495,7 +411,7 @@ impl Marks {
     /// When the next batch is due.
     fn due(&self, prefix: Option<Position>, is_idle: bool) -> Option<Instant> {
         let oldest = self.queue.oldest();
-        let is_full = self.queue.len() >= self.settings.batch || self.is_stopping;
+        let is_full = self.queue.len() >= self.settings.batch.min(self.window) || self.is_stopping;
         let queued = oldest.map(|oldest| {
             if is_full {
                 oldest
@@ -587,34 +503,4 @@ impl Wanted {
     const fn holds(&self) -> bool {
         self.by_settings && !self.is_refused
     }
-}
-
-impl TableIds {
-    fn push(&mut self, first: &[u8], second: &[u8]) {
-        self.text.extend_from_slice(first);
-        self.text.extend_from_slice(second);
-        self.ends.push(self.text.len());
-    }
-}
-
-/// The ids of a table, in a batch of few tables.
-fn of_table<'a>(
-    tables: &'a mut Vec<TableIds>,
-    spare: &mut Vec<TableIds>,
-    table: TableNo,
-) -> &'a mut TableIds {
-    let known = tables.iter().position(|ids| ids.table == table);
-    let index = known.unwrap_or_else(|| {
-        let empty = TableIds {
-            table,
-            text: Vec::new(),
-            ends: Vec::new(),
-        };
-        let ids = spare.pop().map_or(empty, |spare| TableIds { table, ..spare });
-        tables.push(ids);
-        tables.len() - 1
-    });
-    // In bounds: found or pushed above.
-    #[expect(clippy::indexing_slicing, reason = "the index was found or pushed just now")]
-    &mut tables[index]
 }

@@ -207,7 +207,7 @@ impl Flow {
     #[must_use]
     pub fn new(config: FlowConfig) -> Self {
         let strict = config.strict;
-        let marks = Marks::new(config.marks, config.tables.len());
+        let marks = Marks::new(config.marks, config.limits.events, config.tables.len());
         Self {
             window: Window::new(config.limits, config.strict),
             rate: config.max_rate.map(Rate::new),

@@ -73,7 +73,7 @@ impl Model {
             batch: BATCH,
             interval: HOLD,
         };
-        let mut marks = Marks::new(settings, TABLES);
+        let mut marks = Marks::new(settings, BATCH, TABLES);
         marks.session_started(now);
         for table in 0..TableNo::try_from(TABLES).unwrap() {
             marks.want(table, true);
