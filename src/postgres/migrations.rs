@@ -25,6 +25,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "state",
         sql: include_str!("../../migrations/0002_state.sql"),
     },
+    Migration {
+        version: 3,
+        name: "marks",
+        sql: include_str!("../../migrations/0003_marks.sql"),
+    },
 ];
 
 const OUTBOX_TABLE: &str = include_str!("../../migrations/outbox_table.sql");

@@ -9,6 +9,7 @@ use super::control::ControlSession;
 use super::dead_letters;
 use super::error::Error;
 use super::guard::{self, Mismatch};
+use super::marks;
 use super::preflight::{Source, check_membership, check_publication, check_server, check_slot, check_table};
 use super::slot::SlotState;
 use super::state::{Author, Baseline};
@@ -79,6 +80,8 @@ async fn recover_locked(session: &mut ControlSession, source: &Source) -> Result
     observed
         .write(session, &source.slot, Author::Recover, false)
         .await?;
+    marks::claim(session, source, &server).await?;
+    Baseline::write_sweep_start(session, &source.slot).await?;
     let retries = dead_letters::request_again(session, &source.slot).await?;
     Ok(RecoverReport { mismatch, retries })
 }

@@ -11,6 +11,7 @@ use super::control::{ControlSession, bounded};
 use super::error::{Error, Step};
 use super::guard::{self, Difference, Mismatch};
 use super::identifier::{QualifiedTable, quote_identifier};
+use super::marks;
 use super::migrations::{self, MIGRATIONS};
 use super::preflight::{
     Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
@@ -144,6 +145,12 @@ async fn setup_locked(session: &mut ControlSession, source: &Source) -> Result<S
     session.run("begin set-up", client.batch_execute("begin")).await?;
     create_tables(session, source, &server, &mut report).await?;
     let published = publish_tables(session, source, &server, &mut report).await?;
+    for (table, owner) in marks::claim(session, source, &server).await? {
+        report.warnings.push(format!(
+            "the rows of table {table} were marked by slot {owner}, which is gone: they are slot {}'s now",
+            source.slot
+        ));
+    }
     if exists {
         keep_baseline(session, source, &published.added, &mut report).await?;
     } else {
@@ -173,6 +180,13 @@ async fn setup_locked(session: &mut ControlSession, source: &Source) -> Result<S
             Outcome::Created,
         );
     }
+    Baseline::write_sweep_start(session, &source.slot).await?;
+    for plan in marks::plan(session, source).await? {
+        report.warnings.extend(
+            plan.refusal
+                .map(|refusal| format!("rows will not be marked: {refusal}; {}", refusal.kind().remedy())),
+        );
+    }
     Ok(report)
 }
 
@@ -186,6 +200,7 @@ async fn teardown_locked(session: &ControlSession, source: &Source) -> Result<Te
     } else {
         Outcome::Absent
     };
+    marks::release(session, source).await?;
     report.steps.push(SetupStep {
         what: format!("slot {}", source.slot),
         outcome,

@@ -53,6 +53,8 @@ pub struct Skip {
     pub reason: String,
     /// Which role asked.
     pub requested_by: String,
+    /// The id of the event that it takes, where that has a usable one.
+    pub event_id: Option<String>,
 }
 
 /// A use of the table, for errors.
@@ -147,6 +149,7 @@ pub async fn take(
             id: column(&row, 0, TAKE.purpose)?,
             reason: column(&row, 1, TAKE.purpose)?,
             requested_by: column(&row, 2, TAKE.purpose)?,
+            event_id: event_id.map(str::to_owned),
         })
     })
     .transpose()
@@ -168,13 +171,22 @@ pub async fn settled(session: &mut ControlSession, skip: &Skip, key: &EventKey) 
     let transaction = bounded(step, session.client_mut().transaction()).await?;
     commit_synchronously(&transaction, SETTLED.purpose).await?;
     let sql = "update walrelay.skips set settled_at = now(), settled_commit_lsn = $2::text::pg_lsn, \
-               settled_tx_seq = $3, settled_xid = $4 where id = $1 and settled_at is null";
+               settled_tx_seq = $3, settled_xid = $4, settled_event_id = $5 where id = $1 and settled_at is null";
     let position = EventPosition::from(key);
     let (lsn, sequence) = (position.lsn_text(), position.sequence());
     SETTLED
         .run(
             &role,
-            transaction.execute(sql, &[&skip.id, &lsn, &sequence, &i64::from(key.transaction.xid)]),
+            transaction.execute(
+                sql,
+                &[
+                    &skip.id,
+                    &lsn,
+                    &sequence,
+                    &i64::from(key.transaction.xid),
+                    &skip.event_id,
+                ],
+            ),
         )
         .await?;
     bounded(step, transaction.commit()).await

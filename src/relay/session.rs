@@ -4,8 +4,8 @@ use super::news::{News, Tell};
 use super::standby;
 use crate::fault::Fault;
 use crate::postgres::{
-    self, Candidate, Connector, ControlSession, Error, Preflight, QualifiedTable, Replication, Source,
-    StartOptions, Started, guard,
+    self, Candidate, Connector, ControlSession, Error, Preflight, QualifiedTable, Replication, SlotName,
+    Source, StartOptions, Started, guard, settled,
 };
 
 /// What a session is opened with.
@@ -21,6 +21,16 @@ pub struct DatabaseSettings {
     pub start: StartOptions,
     /// Run set-up before the first session (`--auto-setup`).
     pub auto_setup: bool,
+}
+
+impl DatabaseSettings {
+    /// The same, but with the server that this connector is for.
+    pub(super) fn at(&self, connector: &Connector) -> Self {
+        Self {
+            connector: connector.clone(),
+            ..self.clone()
+        }
+    }
 }
 
 /// Opens a session, waiting for as long as another process streams from the slot. Every other step has the connector's
@@ -50,10 +60,22 @@ async fn start(settings: &DatabaseSettings, news: &Tell) -> Result<Replication, 
         }
         let deadline = settings.connector.deadline();
         candidate = match candidate.start(&settings.start, deadline).await? {
-            Started::Streaming(session) => return Ok(session),
+            Started::Streaming(session) => return with_settled(session, &settings.source.slot).await,
             Started::SlotInUse(candidate) => candidate,
         };
     }
+}
+
+/// Reads what is settled on record, now that nobody else can add to it (R19). Where our process id is unknown, another
+/// server could not be told from ours, so nothing is passed over.
+async fn with_settled(session: Replication, slot: &SlotName) -> Result<Replication, Error> {
+    let Some(process_id) = session.process_id() else {
+        return Ok(session);
+    };
+    let control = ControlSession::open(session.connector(), slot).await?;
+    let settled = settled::load(&control, slot, session.identity(), process_id).await;
+    control.close().await;
+    Ok(session.with_settled(settled?))
 }
 
 /// Checks that everything fits, and tells what is at risk all the same. The SQL session ends before the stream starts: an

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use walrelay_engine::PgTimestamp;
-use walrelay_engine::flow::{Flow, FlowConfig, Intake, Positions, Timeout};
+use walrelay_engine::flow::{self, Flow, FlowConfig, Intake, Positions, Timeout};
 use walrelay_engine::walsender::StatusUpdate;
 
 use doubt::Struck;
@@ -24,6 +24,7 @@ pub use errands::CareSettings;
 
 use super::errands::Errands;
 use super::held::{HeldTold, tell_discarded};
+use super::marker::Marker;
 use super::news::{self, News, Tell};
 use super::retention::{Retention, RetentionSettings};
 use super::session;
@@ -91,6 +92,7 @@ struct Relay {
     broker: Side<Link>,
     brokers: Brokers,
     errands: Errands,
+    marker: Marker,
     care: Care,
     retention: Retention,
     status: watch::Sender<Status>,
@@ -115,6 +117,7 @@ impl Relay {
         Self {
             flow: Flow::new(settings.flow.clone()),
             errands: Errands::new(),
+            marker: Marker::new(Instant::now(), settings.care.guard_interval),
             care: Care::new(Instant::now(), &settings.care),
             retention: Retention::new(&settings.retention, Instant::now()),
             wake: Wake::new(settings.database.start.wal_sender_timeout),
@@ -182,6 +185,7 @@ impl Relay {
         }
         self.send_status(now);
         self.start_errand(now);
+        self.start_marks(now);
         if self.streams() {
             self.retention.start_if_due(&self.settings.database, now);
         }
@@ -290,6 +294,19 @@ impl Relay {
         }
     }
 
+    /// Starts the next batch of marks, if one is due. Without our walsender's process id there is none: another server
+    /// could not be told from ours.
+    fn start_marks(&mut self, now: Instant) {
+        let Some(session) = self.database.up() else { return };
+        let Some(process_id) = session.process_id() else {
+            return self.flow.set_marker(flow::Marker::Absent);
+        };
+        let stream = (process_id, session.identity().system_id);
+        let settings = self.settings.database.at(session.connector());
+        self.flow.hold_prefix(self.care.has_unrecorded_skip());
+        self.marker.start_if_due(&mut self.flow, &settings, stream, now);
+    }
+
     /// Polls both sockets, both tries to connect and the look for a shutdown. What they bring is dealt with in the next
     /// turn.
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -310,6 +327,7 @@ impl Relay {
             worked = true;
             self.link_opened(result, now);
         }
+        worked |= self.marker.poll(cx, &mut self.flow).is_ready();
         if let Poll::Ready(result) = self.errands.poll(cx) {
             worked = true;
             self.errand_done(result, now);
@@ -362,9 +380,10 @@ impl Relay {
             grace_ms = grace.as_millis(),
             "stopping"
         );
-        self.flow.stop();
+        let now = Instant::now();
+        self.flow.stop(now);
         self.retention.interrupt();
-        self.stop_by = Some(Instant::now() + grace);
+        self.stop_by = Some(now + grace);
     }
 
     /// Whether it is this instance that streams from the slot, as far as is known, and goes on doing so.
@@ -400,10 +419,11 @@ impl Relay {
         {
             tracing::debug!(error = %error, "broker link cut off");
         }
-        if tokio::time::timeout_at(deadline, self.errands.close())
-            .await
-            .is_err()
-        {
+        let sessions = async {
+            self.errands.close().await;
+            self.marker.close().await;
+        };
+        if tokio::time::timeout_at(deadline, sessions).await.is_err() {
             tracing::debug!("sql session cut off");
         }
     }
@@ -434,6 +454,9 @@ impl Relay {
             look,
             errand,
             retention,
+            self.marker
+                .deadline(&self.flow)
+                .filter(|_| self.database.up().is_some()),
             self.stop_by,
         ]
         .into_iter()
@@ -443,6 +466,7 @@ impl Relay {
 
     fn tell_status(&mut self, now: Instant) {
         let (flow, database, broker) = (&self.flow, self.database.status(), self.broker.status());
+        let marker = self.marker.status();
         let stopping = self.stop_by.is_some();
         self.status.send_modify(|status| {
             if status.counters.confirmed != flow.counters().confirmed {
@@ -456,6 +480,7 @@ impl Relay {
             status.durable = flow.durable();
             status.received = flow.received();
             status.ticked = now;
+            status.marks.take(marker, flow);
             status.database.clone_from_changed(database);
             status.broker.clone_from_changed(broker);
             if stopping {

@@ -10,6 +10,7 @@ use crate::amqp::{HeaderParts, Message, MessageParts, Origin};
 use crate::decode::DecodeError;
 use crate::event::{InvalidRow, Mapping, MappingError};
 use crate::key::{EventKey, TransactionKey};
+use crate::marks::TableNo;
 use crate::pgoutput::{self, Insert, Relation, Tuple};
 use crate::row::{Row, TableNames};
 use crate::walsender::{Keepalive, ServerMessage, XLogData};
@@ -85,6 +86,8 @@ enum Table {
 struct Outbox {
     mapping: Mapping,
     names: Arc<TableNames>,
+    /// Its place in the configuration.
+    table: TableNo,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -172,12 +175,18 @@ impl Flow {
             .config
             .tables
             .iter()
-            .find(|table| table.schema == relation.namespace && table.name == relation.name);
+            .zip(0..)
+            .find(|(table, _)| table.schema == relation.namespace && table.name == relation.name);
         let table = match configured {
-            Some(table) => Table::Outbox(Box::new(Outbox {
-                mapping: Mapping::bind(relation, &table.route)?,
-                names: TableNames::of(relation),
-            })),
+            Some((table, place)) => {
+                let mapping = Mapping::bind(relation, &table.route)?;
+                self.want_marks(place, mapping.has_sent_at());
+                Table::Outbox(Box::new(Outbox {
+                    mapping,
+                    names: TableNames::of(relation),
+                    table: place,
+                }))
+            }
             None if self.ignores(relation) => Table::Ignored,
             None => Table::Unknown {
                 schema: relation.namespace.to_owned(),
@@ -200,7 +209,11 @@ impl Flow {
         let Some(transaction) = &mut session.stream.transaction else {
             return Err(StreamError::OutsideTransaction { message: "Insert" });
         };
-        let Outbox { mapping, names } = match session.stream.relations.get(&insert.relation_oid) {
+        let Outbox {
+            mapping,
+            names,
+            table,
+        } = match session.stream.relations.get(&insert.relation_oid) {
             Some(Table::Outbox(outbox)) => &**outbox,
             Some(Table::Ignored) => {
                 transaction.inserts += 1;
@@ -229,7 +242,8 @@ impl Flow {
             return Ok(Intake::Taken);
         }
         // A new session brings again what was not acknowledged: it may be settled or in flight already (rule 2).
-        let known = if self.history.contains(&key) {
+        let is_passed = self.passed.is_some_and(|passed| key.position() <= passed);
+        let known = if is_passed || self.history.contains(&key) {
             Located::Settled
         } else {
             self.window.locate(&key)
@@ -291,6 +305,7 @@ impl Flow {
                     message,
                     row,
                     aggregate,
+                    table: *table,
                 };
                 let seq = self.window.admit(admission);
                 if let Some((id, reason)) = reason {

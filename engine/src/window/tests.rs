@@ -64,6 +64,7 @@ pub(super) fn admission(key: EventKey, message: Option<Message>) -> Admission {
         message,
         row: None,
         aggregate: 0,
+        table: 0,
     }
 }
 

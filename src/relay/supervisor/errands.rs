@@ -14,7 +14,6 @@ use crate::postgres::skips::Skip;
 use crate::postgres::{EventPosition, QualifiedTable};
 use crate::relay::errands::{Counted, Done, Errand, LoadedRetry, Pending};
 use crate::relay::faults;
-use crate::relay::session::DatabaseSettings;
 
 /// How often a held event is looked after. A skip need not be quicker, and the database is asked for nothing else.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
@@ -123,10 +122,7 @@ impl Relay {
         } else {
             return;
         };
-        let settings = DatabaseSettings {
-            connector,
-            ..self.settings.database.clone()
-        };
+        let settings = self.settings.database.at(&connector);
         self.errands.start(&settings, errand);
     }
 
@@ -254,7 +250,7 @@ impl Relay {
             } => {
                 for retry in retries {
                     retries::tell(&self.settings.database.source.slot, &retry, pending.count);
-                    self.flow.retry_recorded(retry.token, end);
+                    self.flow.retry_recorded(retry.token, end, now);
                 }
                 self.count_dead_letters(pending, now);
             }
