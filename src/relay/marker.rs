@@ -44,6 +44,18 @@ struct Outcome {
     failure: Option<Error>,
 }
 
+impl Outcome {
+    const fn new(kept: KeptSession) -> Self {
+        Self {
+            kept,
+            plan: None,
+            work: None,
+            sweep: None,
+            failure: None,
+        }
+    }
+}
+
 /// What a task has to do.
 enum Work {
     Mark(MarkBatch),
@@ -260,13 +272,7 @@ async fn run(
         walsender_pid,
         system_id,
     };
-    let mut outcome = Outcome {
-        kept,
-        plan: None,
-        work: None,
-        sweep: None,
-        failure: None,
-    };
+    let mut outcome = Outcome::new(kept);
     let is_sound = match work {
         Work::Look => true,
         Work::Mark(batch) => {
@@ -306,13 +312,7 @@ async fn look(session: &crate::postgres::ControlSession, settings: &DatabaseSett
 }
 
 fn failed(kept: KeptSession, work: Work, error: Error) -> Outcome {
-    let mut outcome = Outcome {
-        kept,
-        plan: None,
-        work: None,
-        sweep: None,
-        failure: None,
-    };
+    let mut outcome = Outcome::new(kept);
     match work {
         Work::Mark(batch) => outcome.work = Some((batch, Err(error))),
         Work::Sweep(_) => outcome.sweep = Some(Err(error)),

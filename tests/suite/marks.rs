@@ -42,6 +42,23 @@ async fn wait_for_degraded(relay: &mut Relay, cause: &str) -> Result<String> {
     Ok(readiness.text)
 }
 
+/// Nothing is degraded any more, and ten new rows after the first ten are marked.
+async fn wait_until_healed(world: &World, relay: &mut Relay) -> Result<()> {
+    relay
+        .wait_readiness("no degradation", LONG, |readiness| {
+            readiness.json["degraded"].is_null()
+        })
+        .await?;
+    world.commit_events(10).await?;
+    eventually("the new rows to be marked", LONG, async || {
+        rows(&world.client)
+            .await
+            .is_ok_and(|(all, unsent)| all == 20 && unsent <= 10)
+    })
+    .await?;
+    Ok(())
+}
+
 /// R18: what is acknowledged is marked.
 #[tokio::test]
 async fn published_rows_are_marked_before_they_are_acknowledged() -> Result<()> {
@@ -255,19 +272,7 @@ async fn a_missing_right_is_said_with_its_grant_and_heals_once_it_is_granted() -
             .batch_execute(&format!("{grant}{}", ")".repeat(balanced)))
             .await?;
     }
-    relay
-        .wait_readiness("no degradation", LONG, |readiness| {
-            readiness.json["degraded"].is_null()
-        })
-        .await?;
-    world.commit_events(10).await?;
-    eventually("the new rows to be marked", LONG, async || {
-        rows(&world.client)
-            .await
-            .is_ok_and(|(all, unsent)| all == 20 && unsent <= 10)
-    })
-    .await?;
-    Ok(())
+    wait_until_healed(&world, &mut relay).await
 }
 
 /// R20.
@@ -296,19 +301,7 @@ async fn without_a_unique_index_on_exactly_the_id_rows_are_not_marked() -> Resul
         .client
         .batch_execute("create unique index on outbox_events (id)")
         .await?;
-    relay
-        .wait_readiness("no degradation", LONG, |readiness| {
-            readiness.json["degraded"].is_null()
-        })
-        .await?;
-    world.commit_events(10).await?;
-    eventually("the new rows to be marked", LONG, async || {
-        rows(&world.client)
-            .await
-            .is_ok_and(|(all, unsent)| all == 20 && unsent <= 10)
-    })
-    .await?;
-    Ok(())
+    wait_until_healed(&world, &mut relay).await
 }
 
 /// R20: a shadow run keeps its hands off the other's marks.
