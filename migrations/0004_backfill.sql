@@ -31,5 +31,3 @@ create table walrelay.backfill (
     primary key (slot, number)
 );
 
--- A skip by key says which event it was too, so that no recovery brings the event back.
-alter table walrelay.skips add column settled_event_id text;

@@ -18,6 +18,8 @@ pub enum Class {
     Held,
     /// Delivery goes on; something could be lost or go wrong later.
     Risk,
+    /// Delivery goes on, but something beside it does not, and needs a person.
+    Degraded,
 }
 
 impl Class {
@@ -29,6 +31,7 @@ impl Class {
             Self::Halted => "halted",
             Self::Held => "held",
             Self::Risk => "risk",
+            Self::Degraded => "degraded",
         }
     }
 }
@@ -295,6 +298,21 @@ fault_kinds! {
     /// An event is held: the row cannot become a message.
     EventInvalid: Held, "event_invalid",
         "see the log line for the column at fault; the event stays held until it is settled by hand";
+    /// The role may not mark or delete rows, or not store the settled prefix.
+    MarksForbidden: Degraded, "marks_forbidden",
+        "grant the role of postgres.url what the error names; it is tried again by itself";
+    /// A table has no unique index on exactly the id (rule 20).
+    MarksIndex: Degraded, "marks_index",
+        "create a unique index on exactly (id), or set after_publish = \"keep\" for the table";
+    /// A table has no column `sent_at`, or row security hides rows of it.
+    MarksUnfit: Degraded, "marks_unfit",
+        "change what the error names, or set after_publish = \"keep\" for the table";
+    /// Another slot marks the table's rows, or set-up has not said who does (rule 20).
+    MarksOwned: Degraded, "marks_owned",
+        "set after_publish = \"keep\" for the table, or run `walrelay setup` once the other slot is torn down";
+    /// Rows cannot be marked for another reason; tried again by itself.
+    MarksFailing: Degraded, "marks_failing",
+        "look at what the error names; rows are marked again by themselves";
     /// This process stood still for so long that another one may stream from the slot.
     StoodStill: Unavailable, "stood_still",
         "nothing to do: both connections are made anew; find out why the process or its machine stopped";

@@ -35,6 +35,32 @@ pub struct OutboxTable {
     pub name: String,
     /// Where its messages go.
     pub route: Route,
+    /// What becomes of rows whose events are confirmed or discarded; none for [`AfterPublish::Mark`] where there is a
+    /// `sent_at`, else [`AfterPublish::Keep`].
+    pub after_publish: Option<AfterPublish>,
+}
+
+/// What becomes of a row whose event is confirmed or discarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterPublish {
+    /// `sent_at` is set.
+    Mark,
+    /// It is deleted.
+    Delete,
+    /// Nothing.
+    Keep,
+}
+
+impl AfterPublish {
+    /// What holds for a table, by its setting and its columns.
+    #[must_use]
+    pub const fn of(setting: Option<Self>, has_sent_at: bool) -> Self {
+        match setting {
+            Some(setting) => setting,
+            None if has_sent_at => Self::Mark,
+            None => Self::Keep,
+        }
+    }
 }
 
 /// How a payload column is carried.
@@ -298,6 +324,12 @@ impl Mapping {
             exchange: bind(&route.exchange, "rabbitmq.exchange")?,
             routing_key: bind(&route.routing_key, "rabbitmq.routing_key")?,
         })
+    }
+
+    /// Whether the table has a column `sent_at`.
+    #[must_use]
+    pub const fn has_sent_at(&self) -> bool {
+        self.sent_at.is_some()
     }
 
     /// Whether the row was inserted with `sent_at` already set: somebody else has sent it.

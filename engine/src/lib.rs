@@ -15,6 +15,7 @@ pub mod key;
 pub mod latency;
 pub mod ledger;
 pub mod lsn;
+pub mod marks;
 pub mod order;
 pub mod pgoutput;
 pub mod policy;

@@ -7,6 +7,7 @@ use crate::amqp::Message;
 use crate::event::InvalidRow;
 use crate::key::EventKey;
 use crate::ledger::TransactionNo;
+use crate::marks::{Position, TableNo};
 use crate::order::{AggregateHash, Neighbours, Order};
 use crate::row::Row;
 
@@ -33,6 +34,7 @@ pub struct Window {
     unsettled: usize,
     failed: usize,
     setting_aside: usize,
+    prefix: Option<Position>,
     limits: WindowLimits,
     spare: Vec<Vec<u8>>,
 }
@@ -61,6 +63,8 @@ pub struct Entry {
     pub row: Option<Row>,
     /// How often the broker has answered for it other than by a confirm.
     pub attempts: u32,
+    /// Its table.
+    pub table: TableNo,
     aggregate: AggregateHash,
     neighbours: Neighbours,
 }
@@ -78,6 +82,8 @@ pub struct Admission {
     pub row: Option<Row>,
     /// Whose event it is; of no meaning without strict order.
     pub aggregate: AggregateHash,
+    /// Its table.
+    pub table: TableNo,
 }
 
 impl Entry {
@@ -195,6 +201,7 @@ impl Window {
             unsettled: 0,
             failed: 0,
             setting_aside: 0,
+            prefix: None,
             limits,
             spare: Vec::new(),
         }
@@ -228,6 +235,7 @@ impl Window {
             message,
             row,
             aggregate,
+            table,
         } = admission;
         let place = self.first + seq(self.entries.len());
         let before = self
@@ -245,6 +253,7 @@ impl Window {
             message,
             row,
             attempts: 0,
+            table,
             aggregate,
             neighbours: Neighbours { before, after: None },
         };
@@ -292,6 +301,14 @@ impl Window {
         for entry in &mut self.entries {
             entry.transaction = None;
         }
+        self.prefix = None;
+    }
+
+    /// All events up to here are settled, of those that the current session has brought. What an earlier one had brought
+    /// does not count: the server may have been restored since, and its log gone on another way (R2, R19).
+    #[must_use]
+    pub const fn settled_prefix(&self) -> Option<Position> {
+        self.prefix
     }
 
     /// The next message to send, skipping what is not queued or, with strict order, not the oldest of its aggregate.
@@ -469,6 +486,7 @@ impl Window {
         self.first += seq(self.entries.len());
         self.cursor = self.first;
         self.entries.clear();
+        self.prefix = None;
         if let Some(order) = &mut self.order {
             order.clear();
         }
@@ -508,6 +526,9 @@ impl Window {
     fn pop_settled(&mut self, mut settled: impl FnMut(EventKey)) {
         while let Some(entry) = self.entries.front().filter(|entry| entry.state == State::Settled) {
             settled(entry.key);
+            if entry.transaction.is_some() {
+                self.prefix = Some(entry.key.position());
+            }
             self.entries.pop_front();
             self.first += 1;
         }

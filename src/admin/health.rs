@@ -79,13 +79,17 @@ pub(super) fn readiness(status: &Status) -> Readiness<'_> {
             Delivery::Held { since, fault } => part("held", Some(*since), Some(fault)),
         },
         risks: status.risks.iter().map(risk).collect(),
-        degraded: status
-            .retention
-            .fault
-            .iter()
-            .map(|fault| part("retention", None, Some(fault)))
-            .collect(),
+        degraded: degraded(status),
     }
+}
+
+fn degraded(status: &Status) -> Vec<Part<'_>> {
+    let marks = status.marks.degraded.iter().map(|fault| ("marks", fault));
+    let retention = status.retention.fault.iter().map(|fault| ("retention", fault));
+    marks
+        .chain(retention)
+        .map(|(what, fault)| part(what, None, Some(fault)))
+        .collect()
 }
 
 fn risk(fault: &Fault) -> Risk<'_> {

@@ -38,7 +38,7 @@ struct Snapshot(Status);
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let Self(status) = self;
-        let counters = &status.counters;
+        let (counters, marks) = (&status.counters, &status.marks.counters);
         // prometheus-client appends `_total` to counters by itself.
         for (name, help, value) in [
             ("events_read", "Events read from the stream", counters.read),
@@ -99,6 +99,17 @@ impl Collector for Snapshot {
                 "Events brought again that were settled or in flight",
                 counters.recognised,
             ),
+            ("marked", "Rows marked or deleted after publishing", marks.marked),
+            (
+                "marks_dropped",
+                "Marks given up for want of room or of a right",
+                marks.dropped,
+            ),
+            (
+                "marks_late",
+                "Events acknowledged before their rows were marked",
+                marks.late,
+            ),
             (
                 "transactions",
                 "Transactions received whole",
@@ -139,6 +150,16 @@ impl Collector for Snapshot {
                 "in_flight_events",
                 "Events admitted and not settled",
                 whole(status.in_flight),
+            ),
+            (
+                "marks_queued",
+                "Published rows that wait for their mark",
+                whole(status.marks.unmarked),
+            ),
+            (
+                "marks_failed_timestamp_seconds",
+                "When marking last failed, seconds since 1970; 0 for never",
+                status.marks.failed_at.map_or(0, unix_seconds),
             ),
             ("held_events", "Events that are held", whole(status.held)),
             (
@@ -227,13 +248,13 @@ impl Collector for Snapshot {
             "cause",
             status.risks.iter().map(|risk| risk.kind.label()),
         )?;
-        let retention = status.retention.fault.as_ref().map(|fault| fault.kind.label());
+        let degraded = status.marks.degraded.iter().chain(&status.retention.fault);
         labelled(
             &mut encoder,
             "degraded",
             "Causes that need a person, though delivery goes on",
             "cause",
-            retention.into_iter(),
+            degraded.map(|fault| fault.kind.label()),
         )?;
         let version = [env!("CARGO_PKG_VERSION")].into_iter();
         labelled(

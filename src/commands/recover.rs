@@ -26,7 +26,7 @@ pub(super) fn execute(args: &RecoverArgs, loaded: &Loaded) -> anyhow::Result<Exi
     let options = RecoverOptions {
         since: args.since,
         order: order(args.backfill_order.as_ref()),
-        ..resolve::recovery(&loaded.config)
+        ..RecoverOptions::default()
     };
     let report = block_on(postgres::recover(&connector, &source, &options))?;
     print(&report.map_err(with_remedy)?.to_string())?;

@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use secrecy::ExposeSecret as _;
-use walrelay_engine::event::{OutboxTable, Route};
+use walrelay_engine::event::{AfterPublish, OutboxTable, Route};
 use walrelay_engine::flow::{FlowConfig, IgnoredTable, ReplayConfig};
+use walrelay_engine::marks::MarkSettings;
 use walrelay_engine::policy::{Policies, Policy};
 use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
 use crate::cli::ReplayArgs;
-use crate::config::{Config, ExchangeType, FailurePolicy, OnSlotLost, Ordering, Validator};
+use crate::config::{
+    self, Config, ExchangeType, FailurePolicy, OnSlotLost, Ordering, OutboxConfig, Validator,
+};
 use crate::net::tls::{RootSource, TlsVerification};
 use crate::postgres;
 use crate::postgres::rows::Filter;
@@ -65,6 +68,7 @@ pub(super) fn database(config: &Config) -> anyhow::Result<(postgres::Connector, 
         slot: postgres.slot.parse()?,
         publication: postgres.publication.parse()?,
         tables: tables.collect::<Result<_, _>>()?,
+        after_publish: config.outbox.iter().map(after_publish).collect(),
     };
     Ok((connector, source))
 }
@@ -96,9 +100,8 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
     let ignore_tables = ignore_tables.collect::<Result<Vec<QualifiedTable>, _>>()?;
     let flow = FlowConfig {
         tables: source
-            .tables
-            .iter()
-            .map(|table| outbox_table(table, &route))
+            .marks()
+            .map(|(table, after_publish)| outbox_table(table, &route, after_publish))
             .collect(),
         ignore_tables: ignore_tables.iter().map(ignored_table).collect(),
         limits: limits(config)?,
@@ -112,6 +115,10 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
             || [policies.unroutable, policies.invalid].contains(&Policy::DeadLetter),
         strict: delivery.ordering == Ordering::Strict,
         max_rate: delivery.max_rate,
+        marks: MarkSettings {
+            batch: delivery.mark_batch.into(),
+            interval: delivery.mark_interval,
+        },
     };
     Ok(RelaySettings {
         brokers: brokers(config, &route, &format!("walrelay {}", source.slot), auto_setup)?,
@@ -123,7 +130,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
             auto_setup,
             rescan: (config.recovery.on_slot_lost == OnSlotLost::Rescan).then(|| RecoverOptions {
                 is_unattended: true,
-                ..recovery(config)
+                ..RecoverOptions::default()
             }),
         },
         flow,
@@ -138,11 +145,6 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
     })
 }
 
-/// Which rows a lost slot may have missed, as far as the configuration tells.
-pub(super) fn recovery(_config: &Config) -> RecoverOptions {
-    RecoverOptions::default()
-}
-
 /// Everything that a replay needs.
 pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<ReplaySettings> {
     let (connector, source) = database(config)?;
@@ -153,7 +155,10 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
     Ok(ReplaySettings {
         connector,
         slot: source.slot.clone(),
-        tables: tables.iter().map(|table| outbox_table(table, &route)).collect(),
+        tables: tables
+            .iter()
+            .map(|table| outbox_table(table, &route, Some(AfterPublish::Keep)))
+            .collect(),
         filter: Filter {
             ids: args.id.clone(),
             aggregate: args.aggregate.clone(),
@@ -211,12 +216,21 @@ const fn policy(policy: FailurePolicy) -> Policy {
     }
 }
 
-fn outbox_table(table: &QualifiedTable, route: &Route) -> OutboxTable {
+fn outbox_table(table: &QualifiedTable, route: &Route, after_publish: Option<AfterPublish>) -> OutboxTable {
     OutboxTable {
         schema: table.schema.clone(),
         name: table.name.clone(),
         route: route.clone(),
+        after_publish,
     }
+}
+
+fn after_publish(outbox: &OutboxConfig) -> Option<AfterPublish> {
+    Some(match outbox.after_publish? {
+        config::AfterPublish::Mark => AfterPublish::Mark,
+        config::AfterPublish::Delete => AfterPublish::Delete,
+        config::AfterPublish::Keep => AfterPublish::Keep,
+    })
 }
 
 fn ignored_table(table: &QualifiedTable) -> IgnoredTable {

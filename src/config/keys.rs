@@ -177,6 +177,12 @@ pub static KEYS: &[Key] = &[
         )
     },
     key(
+        "outbox.after_publish",
+        Kind::Choice(&["mark", "delete", "keep"]),
+        Presence::Optional,
+        "what becomes of published rows: sent_at set, deleted or kept; absent, mark where there is a sent_at",
+    ),
+    key(
         "outbox.retention.keep_sent",
         Kind::Duration {
             min: Duration::from_secs(1),
@@ -336,6 +342,21 @@ pub static KEYS: &[Key] = &[
         },
         Presence::Default("30s"),
         "how long a message may stay unanswered before the connection is given up",
+    ),
+    key(
+        "delivery.mark_batch",
+        Kind::Integer { min: 1, max: 50_000 },
+        Presence::Default("1000"),
+        "how many published rows are marked at once",
+    ),
+    key(
+        "delivery.mark_interval",
+        Kind::Duration {
+            min: Duration::from_millis(10),
+            max: Duration::from_secs(60),
+        },
+        Presence::Default("1s"),
+        "the longest that a published row waits for others to be marked with",
     ),
     key(
         "delivery.shutdown_grace",

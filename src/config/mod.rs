@@ -30,8 +30,8 @@ pub use log_levels::{LogLevels, NotALevel};
 pub use problem::{ConfigError, Origin, Problem, ProblemKind};
 pub use rules::Rule;
 pub use types::{
-    AdminConfig, Config, DeliveryConfig, ExchangeType, FailurePolicy, LogConfig, LogFormat, OnSlotLost,
-    Ordering, OutboxConfig, PostgresConfig, RabbitmqConfig,
+    AdminConfig, AfterPublish, Config, DeliveryConfig, ExchangeType, FailurePolicy, LogConfig, LogFormat,
+    OnSlotLost, Ordering, OutboxConfig, PostgresConfig, RabbitmqConfig,
 };
 pub use value::Value;
 

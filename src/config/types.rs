@@ -58,6 +58,8 @@ pub struct PostgresConfig {
 pub struct OutboxConfig {
     /// The table, as `schema.table`, not empty and not yet parsed.
     pub table: String,
+    /// What becomes of published rows; `None`: marked where there is a `sent_at`, else kept.
+    pub after_publish: Option<AfterPublish>,
     /// How long rows stay after they were marked as sent; `None`: for ever.
     pub keep_sent: Option<Duration>,
 }
@@ -108,6 +110,10 @@ pub struct DeliveryConfig {
     pub dead_letters_max: u32,
     /// How long a message may stay unanswered; 1 s or more.
     pub confirm_timeout: Duration,
+    /// Published rows marked at once, 1 to 50,000.
+    pub mark_batch: u16,
+    /// The longest that a published row waits for others to be marked with.
+    pub mark_interval: Duration,
     /// How long a stop waits for outstanding confirms; may be zero.
     pub shutdown_grace: Duration,
 }
@@ -162,6 +168,17 @@ pub enum OnSlotLost {
     Halt,
     /// It recovers by itself.
     Rescan,
+}
+
+/// What becomes of a row whose event is published (R18 to R21).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterPublish {
+    /// `sent_at` is set.
+    Mark,
+    /// It is deleted.
+    Delete,
+    /// Nothing.
+    Keep,
 }
 
 /// What to do with an event that cannot be delivered (R8 to R10).
@@ -225,6 +242,7 @@ impl Config {
             let values = Fields { entry, file };
             Ok(OutboxConfig {
                 table: values.required("outbox.table")?,
+                after_publish: values.optional("outbox.after_publish"),
                 keep_sent: values.optional("outbox.retention.keep_sent"),
             })
         });
@@ -262,6 +280,8 @@ impl Config {
                 hold_max_wal: values.optional("delivery.hold_max_wal"),
                 dead_letters_max: values.required("delivery.dead_letters_max")?,
                 confirm_timeout: values.required("delivery.confirm_timeout")?,
+                mark_batch: values.required("delivery.mark_batch")?,
+                mark_interval: values.required("delivery.mark_interval")?,
                 shutdown_grace: values.required("delivery.shutdown_grace")?,
             },
             recovery: RecoveryConfig {
@@ -427,6 +447,12 @@ fields! {
     OnSlotLost: Word(word) => match *word {
         "halt" => Some(Self::Halt),
         "rescan" => Some(Self::Rescan),
+        _ => None,
+    };
+    AfterPublish: Word(word) => match *word {
+        "mark" => Some(Self::Mark),
+        "delete" => Some(Self::Delete),
+        "keep" => Some(Self::Keep),
         _ => None,
     };
     FailurePolicy: Word(word) => match *word {

@@ -1,16 +1,22 @@
 //! What the relay's own role may do, where an administrator sets up for it.
 
+use walrelay_engine::event::AfterPublish;
+
 use super::backfill::has_marks;
 use super::control::ControlSession;
 use super::error::Error;
-use super::identifier::{quote_identifier, quote_literal};
+use super::identifier::{QualifiedTable, quote_identifier, quote_literal};
 use super::preflight::Source;
 
 /// What `run` and the commands about single events need of walrelay's own tables. Not the right to write a baseline, nor to
 /// note rows: a relay that lacks it cannot adopt a changed publication by mistake (rule 5).
 const OWN_TABLES: &[(&str, &str)] = &[
     ("schema_migrations", "select"),
-    ("state", "select, update (settled_commit_lsn, settled_tx_seq)"),
+    (
+        "state",
+        "select, update (settled_commit_lsn, settled_tx_seq, settled_complete, unswept_xid)",
+    ),
+    ("mark_owners", "select"),
     ("slots", "select"),
     ("backfills", "select"),
     ("backfill", "select, delete"),
@@ -26,8 +32,13 @@ const OWN_TABLES: &[(&str, &str)] = &[
 pub(super) async fn grant(session: &ControlSession, role: &str, source: &Source) -> Result<(), Error> {
     const PURPOSE: &str = "give the role its rights";
     let mut sql = own_schema(role);
-    for table in &source.tables {
-        sql.push_str(&outbox(role, table, has_marks(session, table).await?));
+    for (table, after_publish) in source.marks() {
+        sql.push_str(&outbox(
+            role,
+            table,
+            after_publish,
+            has_marks(session, table).await?,
+        ));
     }
     let statements = session.client().batch_execute(&sql);
     session.run(PURPOSE, statements).await?;
@@ -49,18 +60,25 @@ pub(super) fn own_schema(role: &str) -> String {
 }
 
 /// The statements about an outbox table.
-pub(super) fn outbox(role: &str, table: &super::QualifiedTable, has_marks: bool) -> String {
+pub(super) fn outbox(
+    role: &str,
+    table: &QualifiedTable,
+    after_publish: Option<AfterPublish>,
+    has_marks: bool,
+) -> String {
     let role = quote_identifier(role);
     let mut sql = format!(
         "grant usage on schema {} to {role};\ngrant select on {} to {role};\n",
         quote_identifier(&table.schema),
         table.quoted()
     );
-    if has_marks {
-        sql.push_str(&format!(
-            "grant update (sent_at) on {} to {role};\n",
-            table.quoted()
-        ));
+    let privilege = match after_publish {
+        Some(AfterPublish::Keep) => None,
+        Some(AfterPublish::Delete) => Some("delete"),
+        Some(AfterPublish::Mark) | None => has_marks.then_some("update (sent_at)"),
+    };
+    if let Some(privilege) = privilege {
+        sql.push_str(&format!("grant {privilege} on {} to {role};\n", table.quoted()));
     }
     sql
 }

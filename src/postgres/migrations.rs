@@ -26,6 +26,11 @@ pub const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/0002_state.sql"),
     },
     Migration {
+        version: 3,
+        name: "marks",
+        sql: include_str!("../../migrations/0003_marks.sql"),
+    },
+    Migration {
         version: 4,
         name: "backfill",
         sql: include_str!("../../migrations/0004_backfill.sql"),

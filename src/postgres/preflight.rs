@@ -4,6 +4,8 @@ mod checks;
 mod risk;
 mod unfit;
 
+use walrelay_engine::event::AfterPublish;
+
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts};
 use super::control::ControlSession;
 use super::error::Error;
@@ -24,6 +26,16 @@ pub struct Source {
     pub publication: PublicationName,
     /// The outbox tables.
     pub tables: Vec<QualifiedTable>,
+    /// What becomes of their rows once published, in the same order, as far as it is configured.
+    pub after_publish: Vec<Option<AfterPublish>>,
+}
+
+impl Source {
+    /// The tables, each with what is configured to become of its rows.
+    pub fn marks(&self) -> impl Iterator<Item = (&QualifiedTable, Option<AfterPublish>)> {
+        let settings = self.after_publish.iter().copied().chain(std::iter::repeat(None));
+        self.tables.iter().zip(settings)
+    }
 }
 
 /// What was found, all of it fit.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use walrelay_engine::Lsn;
+use walrelay_engine::event::AfterPublish;
 
 use super::advisory;
 use super::backfill::{self, Copied, Due, Order};
@@ -13,6 +14,7 @@ use super::control::ControlSession;
 use super::dead_letters;
 use super::error::Error;
 use super::guard::{self, Mismatch};
+use super::marks;
 use super::preflight::{
     Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
 };
@@ -24,10 +26,7 @@ use super::state::{Author, Baseline};
 /// How a slot that is lost is to be recovered.
 #[derive(Debug, Clone, Default)]
 pub struct RecoverOptions {
-    /// Which rows of each table are due, in the order of [`Source::tables`]. Where nobody says, it is those without
-    /// `sent_at`; and where there is no such column, those written [`since`](Self::since).
-    pub due: Vec<Option<Due>>,
-    /// From when on rows without marks are due.
+    /// From when on rows are due that nothing marks: of a table without `sent_at`, or whose rows are kept.
     pub since: Option<SystemTime>,
     /// In which order.
     pub order: Order,
@@ -177,6 +176,8 @@ async fn keep(session: &mut ControlSession, source: &Source) -> Result<RecoverRe
     observed
         .write(session, &source.slot, Author::Recover, false)
         .await?;
+    marks::claim(session, source, &server).await?;
+    Baseline::write_sweep_start(session, &source.slot).await?;
     let retries = dead_letters::request_again(session, &source.slot).await?;
     Ok(RecoverReport {
         mismatch,
@@ -207,16 +208,23 @@ async fn anew(
         .await?;
     let (mismatch, _) = mismatch(session, source).await?;
     setup::publish_tables(session, source, &server, &mut report).await?;
+    marks::claim(session, source, &server).await?;
     let mut plans = Vec::new();
-    for (index, table) in source.tables.iter().enumerate() {
-        let due = options.due.get(index).copied().flatten();
-        let due = match due {
-            Some(due) => due,
-            None if backfill::has_marks(session, table).await? => Due::Unsent,
-            None => Due::Since(options.since.ok_or_else(|| Unfit::NothingTells {
-                table: table.clone(),
-                slot: source.slot.clone(),
-            })?),
+    for (table, after_publish) in source.marks() {
+        let has_marks = match after_publish {
+            Some(AfterPublish::Delete | AfterPublish::Keep) => false,
+            Some(AfterPublish::Mark) | None => backfill::has_marks(session, table).await?,
+        };
+        let due = match after_publish {
+            // What is there was not published, or its deletion was lost.
+            Some(AfterPublish::Delete) => Due::All,
+            Some(AfterPublish::Mark | AfterPublish::Keep) | None if has_marks => Due::Unsent,
+            Some(AfterPublish::Mark | AfterPublish::Keep) | None => {
+                Due::Since(options.since.ok_or_else(|| Unfit::NothingTells {
+                    table: table.clone(),
+                    slot: source.slot.clone(),
+                })?)
+            }
         };
         plans.extend(backfill::plan(session, table, Some(due), &options.order).await?);
     }
@@ -232,6 +240,7 @@ async fn anew(
     let (streams_from, copied): (Lsn, _) = backfill::create_slot(session, &source.slot, &plans).await?;
     let what = format!("slot {} (streams from {streams_from})", source.slot);
     report.push(what, Outcome::Created);
+    Baseline::write_sweep_start(session, &source.slot).await?;
     let retries = dead_letters::request_again(session, &source.slot).await?;
     Ok(RecoverReport {
         mismatch,

@@ -15,6 +15,7 @@ use super::connect::Connector;
 use super::error::{Error, ServerError, SqlState, Step};
 use super::frame::{self, MAX_FRAME};
 use super::identifier::{PublicationName, SlotName};
+use super::settled::Settled;
 use super::startup::ServerVersion;
 use super::walsender::{SystemIdentity, Walsender, milliseconds, within};
 use crate::net::Progress;
@@ -43,6 +44,7 @@ pub struct Replication {
     max_event_bytes: usize,
     /// A frame above `max_event_bytes`, until it is consumed; its bytes are no longer in the wire.
     large: Option<Condenser>,
+    settled: Option<Settled>,
 }
 
 /// What the server sent.
@@ -73,6 +75,7 @@ impl Replication {
             current: 0,
             max_event_bytes,
             large: None,
+            settled: None,
         }
     }
 
@@ -100,6 +103,18 @@ impl Replication {
     #[must_use]
     pub const fn process_id(&self) -> Option<i32> {
         self.session.process_id
+    }
+
+    /// With what the database has on record as settled.
+    #[must_use]
+    pub fn with_settled(self, settled: Option<Settled>) -> Self {
+        Self { settled, ..self }
+    }
+
+    /// What the database has on record as settled, if anything.
+    #[must_use]
+    pub const fn settled(&self) -> Option<&Settled> {
+        self.settled.as_ref()
     }
 
     /// Looks at the next complete frame in the buffer, without waiting; `None`: read more with

@@ -35,8 +35,8 @@ pub fn script(source: &Source, role: Option<&str>) -> String {
             grants::replication(role),
             grants::own_schema(role)
         ));
-        for table in &source.tables {
-            sql.push_str(&grants::outbox(role, table, true));
+        for (table, after_publish) in source.marks() {
+            sql.push_str(&grants::outbox(role, table, after_publish, true));
         }
     }
     sql
@@ -52,6 +52,7 @@ mod tests {
             slot: "walrelay".parse().unwrap(),
             publication: "walrelay".parse().unwrap(),
             tables: vec!["shop.\"Out box\"".parse().unwrap()],
+            after_publish: Vec::new(),
         };
         let script = script(&source, Some("relay"));
         // The migrations are files of their own.

@@ -11,6 +11,7 @@ use super::error::{Error, Step};
 use super::grants;
 use super::guard::{self, Difference, Mismatch};
 use super::identifier::{QualifiedTable, quote_identifier};
+use super::marks;
 use super::migrations::{self, MIGRATIONS};
 use super::preflight::{
     Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
@@ -110,6 +111,12 @@ async fn setup_locked(
     let made = create_tables(session, source, &server, &mut report).await?;
     let published = publish_tables(session, source, &server, &mut report).await?;
     let old = |table: &&QualifiedTable| !made.contains(table);
+    for (table, owner) in marks::claim(session, source, &server).await? {
+        report.warnings.push(format!(
+            "the rows of table {table} were marked by slot {owner}, which is gone: they are slot {}'s now",
+            source.slot
+        ));
+    }
     if exists {
         let added: Vec<_> = published.added.iter().filter(old).collect();
         let plans = plan_all(session, &added, options).await?;
@@ -127,7 +134,7 @@ async fn setup_locked(
         report
             .warnings
             .extend(cautions(source, options, &published, plans.len() < added.len()));
-        return Ok(report);
+        return finish(session, source, report).await;
     }
     let old: Vec<_> = source.tables.iter().filter(old).collect();
     let plans = plan_all(session, &old, options).await?;
@@ -144,6 +151,22 @@ async fn setup_locked(
     );
     for copied in copied {
         report.push(copied.to_string(), Outcome::Copied);
+    }
+    finish(session, source, report).await
+}
+
+/// What marks need beyond that, and why they may be refused.
+async fn finish(
+    session: &ControlSession,
+    source: &Source,
+    mut report: SetupReport,
+) -> Result<SetupReport, Error> {
+    Baseline::write_sweep_start(session, &source.slot).await?;
+    for plan in marks::plan(session, source).await? {
+        report.warnings.extend(
+            plan.refusal
+                .map(|refusal| format!("rows will not be marked: {refusal}; {}", refusal.kind().remedy())),
+        );
     }
     Ok(report)
 }
@@ -223,6 +246,7 @@ async fn teardown_locked(session: &ControlSession, source: &Source) -> Result<Te
         Outcome::Absent
     };
     backfill::forget(session, &source.slot).await?;
+    marks::release(session, source).await?;
     report.steps.push(SetupStep {
         what: format!("slot {}", source.slot),
         outcome,

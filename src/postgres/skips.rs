@@ -53,6 +53,8 @@ pub struct Skip {
     pub reason: String,
     /// Which role asked.
     pub requested_by: String,
+    /// The id of the event that it takes, where that has a usable one.
+    pub event_id: Option<String>,
 }
 
 /// A use of the table, for errors.
@@ -147,6 +149,7 @@ pub async fn take(
             id: column(&row, 0, TAKE.purpose)?,
             reason: column(&row, 1, TAKE.purpose)?,
             requested_by: column(&row, 2, TAKE.purpose)?,
+            event_id: event_id.map(str::to_owned),
         })
     })
     .transpose()
@@ -161,12 +164,7 @@ pub async fn take(
 ///
 /// # Errors
 /// A statement fails.
-pub async fn settled(
-    session: &mut ControlSession,
-    skip: &Skip,
-    key: &EventKey,
-    event_id: Option<&str>,
-) -> Result<(), Error> {
+pub async fn settled(session: &mut ControlSession, skip: &Skip, key: &EventKey) -> Result<(), Error> {
     const SETTLED: Use = table_use("record a settled skip", "select, update");
     let role = session.role().to_owned();
     let step = Step::Query(SETTLED.purpose);
@@ -186,7 +184,7 @@ pub async fn settled(
                     &lsn,
                     &sequence,
                     &i64::from(key.transaction.xid),
-                    &event_id,
+                    &skip.event_id,
                 ],
             ),
         )

@@ -200,6 +200,25 @@ impl Baseline {
         Ok((Some(stored), observed))
     }
 
+    /// From here on the slot brings every row that is written: a sweep may touch no older one (rule 21). What is known
+    /// already stays.
+    ///
+    /// # Errors
+    /// The statement fails.
+    pub(super) async fn write_sweep_start(session: &ControlSession, slot: &SlotName) -> Result<(), Error> {
+        const STATE: Use = Use {
+            purpose: "record where sweeps begin",
+            privileges: "select, update",
+            table: "state",
+        };
+        let sql = "update walrelay.state set unswept_xid = pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot()), \
+                   unswept_since = now() where slot = $1 and unswept_xid is null";
+        STATE
+            .run(session.role(), session.client().execute(sql, &[&slot.as_str()]))
+            .await
+            .map(drop)
+    }
+
     /// Writes this as the slot's baseline. For `setup` and `recover` only: whoever else writes it makes the relay
     /// forget that rows may be missing. The settled prefix (rule 19) stays only where the slot is the same and the
     /// cluster too.
@@ -237,9 +256,10 @@ impl Baseline {
                    publication_xmin = excluded.publication_xmin, \
                    publication_options = excluded.publication_options, members = excluded.members, \
                    tables = excluded.tables, baseline_by = excluded.baseline_by, baseline_at = now(), \
-                   settled_commit_lsn = case when not $11 and s.system_id = excluded.system_id \
-                   then s.settled_commit_lsn end, settled_tx_seq = case when not $11 \
-                   and s.system_id = excluded.system_id then s.settled_tx_seq end";
+                   (settled_commit_lsn, settled_tx_seq, settled_complete, unswept_xid, unswept_since) = \
+                   (select o.settled_commit_lsn, o.settled_tx_seq, coalesce(o.settled_complete, true), o.unswept_xid, \
+                   o.unswept_since from (values (1)) one left join walrelay.state o on o.slot = excluded.slot \
+                   and o.system_id = excluded.system_id and not $11)";
         STATE
             .run(
                 session.role(),

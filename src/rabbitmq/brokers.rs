@@ -48,7 +48,7 @@ impl Brokers {
     pub fn failed(&mut self, kind: FaultKind) -> bool {
         self.halts = match kind.class() {
             Class::Halted => self.halts.saturating_add(1),
-            Class::Unavailable | Class::Held | Class::Risk => 0,
+            Class::Unavailable | Class::Held | Class::Risk | Class::Degraded => 0,
         };
         if let Some(next) = self.others.pop_front() {
             self.others.push_back(mem::replace(&mut self.current, next));

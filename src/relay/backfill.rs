@@ -176,7 +176,7 @@ impl Backfill {
         Ok(())
     }
 
-    fn load(&mut self, flow: &Flow, batch: Batch) -> Result<(), Fault> {
+    fn load(&mut self, flow: &mut Flow, batch: Batch) -> Result<(), Fault> {
         let Batch {
             schema,
             name,

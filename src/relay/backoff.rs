@@ -18,7 +18,7 @@ impl Backoff {
     /// The pause after one more failure: between half and all of the doubled one.
     pub(super) fn next(&mut self, class: Class) -> Duration {
         let (first, longest) = match class {
-            Class::Unavailable | Class::Held | Class::Risk => UNAVAILABLE,
+            Class::Unavailable | Class::Held | Class::Risk | Class::Degraded => UNAVAILABLE,
             Class::Halted => HALTED,
         };
         let doubled = first.saturating_mul(2u32.saturating_pow(self.failures));

@@ -53,8 +53,6 @@ pub(super) enum Errand {
         skip: Skip,
         /// The event.
         key: EventKey,
-        /// Its id, where it has a usable one.
-        event_id: Option<String>,
     },
     /// Load dead letters whose retries were asked for (R16).
     LoadRetries {
@@ -312,8 +310,8 @@ async fn carry_out(
                 pending,
             }
         }
-        Errand::RecordSkip { skip, key, event_id } => {
-            skips::settled(session, &skip, &key, event_id.as_deref()).await?;
+        Errand::RecordSkip { skip, key } => {
+            skips::settled(session, &skip, &key).await?;
             Done::Recorded
         }
         Errand::LoadRetries {

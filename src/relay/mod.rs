@@ -5,6 +5,7 @@ mod backoff;
 mod errands;
 mod faults;
 mod held;
+mod marker;
 mod news;
 mod replay;
 mod retention;

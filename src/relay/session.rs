@@ -5,7 +5,7 @@ use super::standby;
 use crate::fault::Fault;
 use crate::postgres::{
     self, Candidate, Connector, ControlSession, Error, Preflight, QualifiedTable, RecoverOptions,
-    Replication, Source, StartOptions, Started, Unfit, backfill, guard,
+    Replication, SlotName, Source, StartOptions, Started, Unfit, backfill, guard, settled,
 };
 
 /// What a session is opened with.
@@ -32,6 +32,16 @@ pub(super) struct Opened {
     pub(super) session: Replication,
     /// Whether rows go out before it (R22).
     pub(super) has_backfill: bool,
+}
+
+impl DatabaseSettings {
+    /// The same, but with the server that this connector is for.
+    pub(super) fn at(&self, connector: &Connector) -> Self {
+        Self {
+            connector: connector.clone(),
+            ..self.clone()
+        }
+    }
 }
 
 /// Opens a session, waiting for as long as another process streams from the slot. Every other step has the connector's
@@ -62,6 +72,7 @@ async fn start(settings: &DatabaseSettings, news: &Tell) -> Result<Opened, Error
         let deadline = settings.connector.deadline();
         candidate = match candidate.start(&settings.start, deadline).await? {
             Started::Streaming(session) => {
+                let session = with_settled(session, &settings.source.slot).await?;
                 return Ok(Opened {
                     session,
                     has_backfill,
@@ -91,6 +102,18 @@ async fn look_and_recover(settings: &DatabaseSettings, news: &Tell) -> Result<(C
         tracing::warn!(line, "recovery");
     }
     look(&settings.connector, settings, news).await
+}
+
+/// Reads what is settled on record, now that nobody else can add to it (R19). Where our process id is unknown, another
+/// server could not be told from ours, so nothing is passed over.
+async fn with_settled(session: Replication, slot: &SlotName) -> Result<Replication, Error> {
+    let Some(process_id) = session.process_id() else {
+        return Ok(session);
+    };
+    let control = ControlSession::open(session.connector(), slot).await?;
+    let settled = settled::load(&control, slot, session.identity(), process_id).await;
+    control.close().await;
+    Ok(session.with_settled(settled?))
 }
 
 /// Checks that everything fits, and tells what is at risk all the same. The SQL session ends before the stream starts: an

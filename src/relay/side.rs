@@ -232,7 +232,7 @@ impl<C: Send + 'static, O: Send + 'static> Side<C, O> {
         match fault.kind.class() {
             _ if known => tracing::debug!(side, cause, error, delay_ms, "as before"),
             Class::Halted => tracing::error!(side, cause, error, remedy, delay_ms, "halted"),
-            Class::Unavailable | Class::Held | Class::Risk => {
+            Class::Unavailable | Class::Held | Class::Risk | Class::Degraded => {
                 tracing::warn!(side, cause, error, remedy, delay_ms, "unavailable");
             }
         }

@@ -2,7 +2,8 @@
 
 use std::time::{Instant, SystemTime};
 
-use walrelay_engine::flow::Counters;
+use walrelay_engine::flow::{Counters, Flow};
+use walrelay_engine::marks::MarkCounters;
 use walrelay_engine::{Lsn, PgTimestamp};
 
 use super::backfill::Totals;
@@ -53,6 +54,8 @@ pub struct Status {
     pub database_failures: Failures,
     /// The same on RabbitMQ's side.
     pub broker_failures: Failures,
+    /// What becomes of published rows.
+    pub marks: MarkStatus,
     /// When the relay last went round its loop.
     pub ticked: Instant,
     /// When an event was last settled.
@@ -87,6 +90,31 @@ pub struct RetentionStatus {
     pub failures: u64,
     /// Why the last round of a table failed.
     pub fault: Option<Fault>,
+}
+
+/// How the marking of published rows stands.
+#[derive(Debug, Clone, Default)]
+pub struct MarkStatus {
+    /// Totals since the start.
+    pub counters: MarkCounters,
+    /// Ids that wait for their mark.
+    pub unmarked: usize,
+    /// What keeps rows from being marked; delivery goes on.
+    pub degraded: Vec<Fault>,
+    /// When marking last failed.
+    pub failed_at: Option<SystemTime>,
+}
+
+impl MarkStatus {
+    /// Takes over how things stand, copying texts only where something has changed.
+    pub(super) fn take(&mut self, marker: &Self, flow: &Flow) {
+        self.counters = *flow.mark_counters();
+        self.unmarked = flow.unmarked();
+        self.failed_at = marker.failed_at;
+        if self.degraded != marker.degraded {
+            self.degraded.clone_from(&marker.degraded);
+        }
+    }
 }
 
 /// Whose turn it is to stream from the slot.
@@ -193,6 +221,7 @@ impl Status {
             links: 0,
             database_failures: Failures::default(),
             broker_failures: Failures::default(),
+            marks: MarkStatus::default(),
             ticked: Instant::now(),
             progressed: None,
         }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use walrelay_engine::PgTimestamp;
-use walrelay_engine::flow::{Flow, FlowConfig, Intake, Positions, Timeout};
+use walrelay_engine::flow::{self, Flow, FlowConfig, Intake, Positions, Timeout};
 use walrelay_engine::walsender::StatusUpdate;
 
 use doubt::Struck;
@@ -25,6 +25,7 @@ pub use errands::CareSettings;
 use super::backfill::Backfill;
 use super::errands::Errands;
 use super::held::{HeldTold, tell_discarded};
+use super::marker::Marker;
 use super::news::{self, News, Tell};
 use super::retention::{Retention, RetentionSettings};
 use super::session;
@@ -93,6 +94,7 @@ struct Relay {
     brokers: Brokers,
     errands: Errands,
     backfill: Backfill,
+    marker: Marker,
     care: Care,
     retention: Retention,
     status: watch::Sender<Status>,
@@ -118,6 +120,7 @@ impl Relay {
             flow: Flow::new(settings.flow.clone()),
             errands: Errands::new(),
             backfill: Backfill::default(),
+            marker: Marker::new(Instant::now(), settings.care.guard_interval),
             care: Care::new(Instant::now(), &settings.care),
             retention: Retention::new(&settings.retention, Instant::now()),
             wake: Wake::new(settings.database.start.wal_sender_timeout),
@@ -186,6 +189,7 @@ impl Relay {
         }
         self.send_status(now);
         self.start_errand(now);
+        self.start_marks(now);
         if self.streams() {
             self.retention.start_if_due(&self.settings.database, now);
         }
@@ -294,6 +298,19 @@ impl Relay {
         }
     }
 
+    /// Starts the next batch of marks, if one is due. Without our walsender's process id there is none: another server
+    /// could not be told from ours.
+    fn start_marks(&mut self, now: Instant) {
+        let Some(session) = self.database.up() else { return };
+        let Some(process_id) = session.process_id() else {
+            return self.flow.set_marker(flow::Marker::Absent);
+        };
+        let stream = (process_id, session.identity().system_id);
+        let settings = self.settings.database.at(session.connector());
+        self.flow.hold_prefix(self.care.has_unrecorded_skip());
+        self.marker.start_if_due(&mut self.flow, &settings, stream, now);
+    }
+
     /// Polls both sockets, both tries to connect and the look for a shutdown. What they bring is dealt with in the next
     /// turn.
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -314,6 +331,7 @@ impl Relay {
             worked = true;
             self.link_opened(result, now);
         }
+        worked |= self.marker.poll(cx, &mut self.flow).is_ready();
         if let Poll::Ready(result) = self.errands.poll(cx) {
             worked = true;
             self.errand_done(result, now);
@@ -366,9 +384,10 @@ impl Relay {
             grace_ms = grace.as_millis(),
             "stopping"
         );
-        self.flow.stop();
+        let now = Instant::now();
+        self.flow.stop(now);
         self.retention.interrupt();
-        self.stop_by = Some(Instant::now() + grace);
+        self.stop_by = Some(now + grace);
     }
 
     /// Whether it is this instance that streams from the slot, as far as is known, and goes on doing so.
@@ -405,10 +424,11 @@ impl Relay {
         {
             tracing::debug!(error = %error, "broker link cut off");
         }
-        if tokio::time::timeout_at(deadline, self.errands.close())
-            .await
-            .is_err()
-        {
+        let sessions = async {
+            self.errands.close().await;
+            self.marker.close().await;
+        };
+        if tokio::time::timeout_at(deadline, sessions).await.is_err() {
             tracing::debug!("sql session cut off");
         }
     }
@@ -439,6 +459,9 @@ impl Relay {
             look,
             errand,
             retention,
+            self.marker
+                .deadline(&self.flow)
+                .filter(|_| self.database.up().is_some()),
             self.stop_by,
         ]
         .into_iter()
@@ -449,6 +472,7 @@ impl Relay {
     fn tell_status(&mut self, now: Instant) {
         let backfill = &self.backfill;
         let (flow, database, broker) = (&self.flow, self.database.status(), self.broker.status());
+        let marker = self.marker.status();
         let stopping = self.stop_by.is_some();
         self.status.send_modify(|status| {
             if status.counters.confirmed != flow.counters().confirmed {
@@ -463,6 +487,7 @@ impl Relay {
             status.received = flow.received();
             (status.backfill_left, status.backfill) = (backfill.left(flow), backfill.totals());
             status.ticked = now;
+            status.marks.take(marker, flow);
             status.database.clone_from_changed(database);
             status.broker.clone_from_changed(broker);
             if stopping {

@@ -476,7 +476,7 @@ async fn r9_a_skip_takes_exactly_the_event_it_names_and_only_once() -> Result<()
         (skip.reason.as_str(), skip.requested_by.as_str()),
         ("a test", "postgres")
     );
-    skips::settled(&mut session, &skip, &first, None).await?;
+    skips::settled(&mut session, &skip, &first).await?;
 
     // The same event comes again if the slot had not passed it; another one of the same id is another event.
     assert_eq!(
@@ -497,7 +497,7 @@ async fn r9_a_skip_takes_exactly_the_event_it_names_and_only_once() -> Result<()
     let skip = skips::take(&session, slot, &second, None)
         .await?
         .expect("asked for");
-    skips::settled(&mut session, &skip, &second, None).await?;
+    skips::settled(&mut session, &skip, &second).await?;
     assert!(skips::request(&session, slot, &selector, "again").await?);
     Ok(())
 }

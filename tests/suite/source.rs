@@ -97,6 +97,7 @@ fn source(database: &Database) -> Result<Source> {
         slot: format!("slot_{}", database.name()).parse()?,
         publication: "walrelay".parse()?,
         tables: vec!["public.outbox_events".parse()?],
+        after_publish: vec![None],
     })
 }
 

@@ -168,7 +168,7 @@ impl Flow {
     /// # Errors
     /// They cannot become events.
     pub fn backfill_table(
-        &self,
+        &mut self,
         schema: &str,
         name: &str,
         columns: &[(String, u32)],
@@ -182,8 +182,9 @@ impl Flow {
         let pgoutput::Message::Relation(relation) = pgoutput::Message::decode(&relation)? else {
             return Err(unknown());
         };
-        let outbox = Outbox::bind(&relation, &self.config.tables)?;
-        outbox.map(BackfillTable).ok_or_else(unknown)
+        let outbox = Outbox::bind(&relation, &self.config.tables)?.ok_or_else(unknown)?;
+        self.want_marks(outbox.table, outbox.mapping.has_sent_at());
+        Ok(BackfillTable(outbox))
     }
 
     /// Takes the next row, if there is room for it: else it must be handed in again once something has been settled.

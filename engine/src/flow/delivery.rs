@@ -262,6 +262,7 @@ impl Flow {
                     let committed = entry.key.transaction.commit_time;
                     self.counters.commit_to_confirm.observe(committed, self.wall);
                 }
+                self.mark(seq, now);
                 self.settle(seq, Lsn::INVALID);
                 return self.resolved(probe, now);
             }

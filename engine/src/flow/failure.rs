@@ -171,6 +171,7 @@ impl Flow {
         match policy {
             Policy::Discard => {
                 self.note_discarded(seq);
+                self.mark(seq, now);
                 self.settle(seq, Lsn::INVALID);
                 self.resolved(probe, now);
             }
@@ -241,19 +242,22 @@ impl Flow {
     }
 }
 
+/// The event's id, where the row has a usable one.
+pub(super) fn event_id(entry: &Entry) -> Option<&str> {
+    match &entry.state {
+        State::Failed(Failure::Invalid { id: Some(id), .. })
+        | State::SettingAside(Failure::Invalid { id: Some(id), .. }) => Some(id),
+        State::Failed(_) | State::SettingAside(_) | State::Queued | State::Sent | State::Settled => {
+            entry.message.as_ref().and_then(|message| message.message_id())
+        }
+    }
+}
+
 fn describe<'a>(entry: &'a Entry, failure: &'a Failure) -> Held<'a> {
     let message = entry.message.as_ref();
-    let message_id = match failure {
-        Failure::Invalid { id: Some(id), .. } => Some(id.as_str()),
-        Failure::Invalid { .. }
-        | Failure::Unroutable { .. }
-        | Failure::Nacked
-        | Failure::Unanswered
-        | Failure::Refused { .. } => message.and_then(|message| message.message_id()),
-    };
     Held {
         key: entry.key,
-        message_id,
+        message_id: event_id(entry),
         exchange: message.and_then(|message| message.exchange()),
         routing_key: message.and_then(|message| message.routing_key()),
         failure,

@@ -11,6 +11,7 @@ use crate::decode::DecodeError;
 use crate::event::{InvalidRow, Mapping, MappingError, OutboxTable};
 use crate::key::{EventKey, TransactionKey};
 use crate::ledger::TransactionNo;
+use crate::marks::TableNo;
 use crate::order::AggregateHash;
 use crate::pgoutput::{self, Insert, Relation, Tuple};
 use crate::row::{Row, TableNames};
@@ -86,8 +87,10 @@ enum Table {
 /// How the rows of one table are read.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    mapping: Mapping,
+    pub(super) mapping: Mapping,
     names: Arc<TableNames>,
+    /// Its place in the configuration.
+    pub(super) table: TableNo,
 }
 
 impl Outbox {
@@ -96,11 +99,15 @@ impl Outbox {
         relation: &Relation<'_>,
         tables: &[OutboxTable],
     ) -> Result<Option<Self>, MappingError> {
-        let mut tables = tables.iter();
-        let configured =
-            tables.find(|table| table.schema == relation.namespace && table.name == relation.name);
-        let Some(table) = configured else { return Ok(None) };
+        let configured = tables
+            .iter()
+            .zip(0..)
+            .find(|(table, _)| table.schema == relation.namespace && table.name == relation.name);
+        let Some((table, place)) = configured else {
+            return Ok(None);
+        };
         Ok(Some(Self {
+            table: place,
             mapping: Mapping::bind(relation, &table.route)?,
             names: TableNames::of(relation),
         }))
@@ -192,7 +199,10 @@ impl Flow {
 
     fn relation(&mut self, relation: &Relation<'_>) -> Result<(), StreamError> {
         let table = match Outbox::bind(relation, &self.config.tables)? {
-            Some(outbox) => Table::Outbox(Box::new(outbox)),
+            Some(outbox) => {
+                self.want_marks(outbox.table, outbox.mapping.has_sent_at());
+                Table::Outbox(Box::new(outbox))
+            }
             None if self.ignores(relation) => Table::Ignored,
             None => Table::Unknown {
                 schema: relation.namespace.to_owned(),
@@ -244,7 +254,8 @@ impl Flow {
             return Ok(Intake::Taken);
         }
         // A new session brings again what was not acknowledged: it may be settled or in flight already (rule 2).
-        let known = if self.history.contains(&key) {
+        let is_passed = self.passed.is_some_and(|passed| key.position() <= passed);
+        let known = if is_passed || self.history.contains(&key) {
             Located::Settled
         } else {
             self.window.locate(&key)
@@ -295,6 +306,7 @@ impl Flow {
             message: prepared.message,
             row: prepared.row,
             aggregate: prepared.aggregate,
+            table: prepared.table,
         });
         if let Some((id, reason)) = prepared.invalid {
             self.fail(seq, Failure::Invalid { id, reason }, now);
@@ -304,6 +316,7 @@ impl Flow {
 
 /// A row that the window has room for.
 pub(super) struct Prepared {
+    table: TableNo,
     message: Option<Message>,
     row: Option<Row>,
     /// Its id, where it has a usable one, and why there is no message.
@@ -320,7 +333,11 @@ pub(super) fn prepare(
     row: &Tuple<'_>,
     key: EventKey,
 ) -> Option<Prepared> {
-    let Outbox { mapping, names } = outbox;
+    let Outbox {
+        table,
+        mapping,
+        names,
+    } = outbox;
     let mut buffer = window.spare_buffer();
     let encoded = encode(mapping, row, key.into(), &config.app_id, scratch, &mut buffer);
     let kept = match config.keep_rows {
@@ -346,6 +363,7 @@ pub(super) fn prepare(
         .as_ref()
         .map_or(0, |hasher| hasher.hash_one(mapping.aggregate(row)));
     Some(Prepared {
+        table: *table,
         message,
         row: kept,
         invalid,

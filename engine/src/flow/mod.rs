@@ -9,6 +9,7 @@ mod backfill;
 mod delivery;
 mod failure;
 mod intake;
+mod marking;
 mod replay;
 mod retries;
 mod stored;
@@ -23,6 +24,7 @@ pub use backfill::{BackfillTable, BackfilledRow, Unbound};
 pub use delivery::{CHANNEL, DeliveryError};
 pub use failure::{Discarded, Held, SetAside};
 pub use intake::{Intake, StreamError};
+pub use marking::Marker;
 pub use replay::{Replay, ReplayConfig, ReplayFailed, Replayed};
 pub use retries::{RETRY_PREFIX, RetryFailure, RetryOver, RetryToken};
 pub use stored::{StoredEvent, Unfit};
@@ -38,6 +40,7 @@ use crate::history::History;
 use crate::hold::Hold;
 use crate::latency::Latency;
 use crate::ledger::Ledger;
+use crate::marks::{MarkSettings, Marks, Position};
 use crate::policy::Policies;
 use crate::rate::Rate;
 use crate::report::Report;
@@ -73,6 +76,8 @@ pub struct FlowConfig {
     pub strict: bool,
     /// The most messages to send in a second, where there is a limit.
     pub max_rate: Option<u32>,
+    /// When rows are marked.
+    pub marks: MarkSettings,
 }
 
 /// A table whose rows are passed over.
@@ -111,6 +116,11 @@ pub struct Flow {
     discarded: VecDeque<Discarded>,
     retries: Retries,
     backfill: Backfill,
+    marks: Marks,
+    /// Everything up to here was settled before the current session: by another process, or by this one (R19).
+    passed: Option<Position>,
+    is_prefix_held: bool,
+    marker: Marker,
     stopping: bool,
     /// What our clock says, as of the last [`Flow::tell_time`].
     wall: PgTimestamp,
@@ -241,6 +251,7 @@ impl Flow {
     #[must_use]
     pub fn new(config: FlowConfig) -> Self {
         let strict = config.strict;
+        let marks = Marks::new(config.marks, config.limits.events, config.tables.len());
         Self {
             window: Window::new(config.limits, config.strict),
             rate: config.max_rate.map(Rate::new),
@@ -257,6 +268,10 @@ impl Flow {
             history: History::new(config.limits.events.saturating_mul(2).max(HISTORY)),
             config,
             confirms: Confirms::new(),
+            marks,
+            passed: None,
+            is_prefix_held: false,
+            marker: Marker::Free,
             session: None,
             identity: None,
             link: None,
@@ -284,6 +299,7 @@ impl Flow {
             self.forget();
         }
         self.identity = Some(identity);
+        self.marks.session_started(now);
         self.session = Some(Session {
             ledger: Ledger::starting_beyond(self.barrier),
             // A question whether the server is there must leave it time to answer.
@@ -303,9 +319,11 @@ impl Flow {
     /// The session is lost. What is in flight stays so, and is recognised when the next session brings it again.
     pub fn session_lost(&mut self) {
         self.session = None;
+        self.passed = None;
         self.window.detach_all();
         self.retries.session_lost();
         self.backfill.session_lost();
+        self.marks.session_lost();
     }
 
     /// Drops all that was read from a log that is not the current one. A link that is up must be replaced: nothing
@@ -316,6 +334,7 @@ impl Flow {
         self.retries.clear();
         self.backfill.forget();
         self.history.clear();
+        self.marks.forget();
         self.hold.release();
         self.isolate_through = None;
         self.barrier = Lsn::INVALID;
@@ -323,12 +342,13 @@ impl Flow {
     }
 
     /// Takes no new transaction from now on.
-    pub const fn stop(&mut self) {
+    pub fn stop(&mut self, now: Instant) {
         self.stopping = true;
+        self.marks.stop(now);
     }
 
     /// Whether a stopping flow has nothing left to do: no open transaction and nothing in flight, retries
-    /// included; or nothing but what a held event stands before, which the next relay tries again.
+    /// included, and nothing to mark; or nothing but what a held event stands before, which the next relay tries again.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         let Some(session) = &self.session else {
@@ -339,10 +359,12 @@ impl Flow {
         if self.retries.is_in_flight() || self.confirms.outstanding() > 0 || self.window.setting_aside() > 0 {
             return false;
         }
-        if self.window.failed() > 0 {
-            return self.window.oldest_sendable().is_none_or(|(_, failed)| failed);
-        }
-        self.window.unsettled() == 0 && !session.ledger.is_open()
+        let is_delivered = if self.window.failed() > 0 {
+            self.window.oldest_sendable().is_none_or(|(_, failed)| failed)
+        } else {
+            self.window.unsettled() == 0 && !session.ledger.is_open()
+        };
+        is_delivered && self.are_marks_drained()
     }
 
     /// The commit LSN of the transaction that the session is in the middle of.
@@ -362,7 +384,7 @@ impl Flow {
     pub fn poll_status(&mut self, now: Instant) -> Option<Positions> {
         let silence = self.config.silence_timeout / 2;
         let session = self.session.as_mut()?;
-        let durable = session.ledger.durable();
+        let durable = self.marks.report(session.ledger.durable(), now);
         let silent = !session.paused && now >= session.heard + silence;
         session.report.take_due(durable, now).then_some(Positions {
             received: session.received,
@@ -387,12 +409,14 @@ impl Flow {
     /// [`poll_publish`](Self::poll_publish) again if nothing else happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let status = self
-            .session
-            .as_ref()
-            .map(|session| session.report.deadline(session.ledger.durable()));
+        let status = self.session.as_ref().map(|session| {
+            let (durable, released) = self.marks.reportable(session.ledger.durable());
+            let status = session.report.deadline(durable);
+            released.map_or(status, |released| status.min(released))
+        });
         [
             status,
+            self.marks_deadline(),
             self.silence_deadline(),
             self.confirm_deadline(),
             self.probe_deadline(),

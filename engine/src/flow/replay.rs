@@ -129,6 +129,7 @@ impl Replay {
                     message: Some(message),
                     row: None,
                     aggregate: 0,
+                    table: 0,
                 });
             }
             Err(reason) => {

@@ -160,6 +160,7 @@ impl Flow {
         if !self.retries.is_next_to_load(token) {
             return;
         }
+        let table = event.configured(&self.config.tables).map(|(table, _)| table);
         let message = event.message(&self.config.tables, &self.config.app_id, &mut self.scratch);
         let (message, state) = match message {
             Ok(message) => (Some(message), State::Ready),
@@ -171,6 +172,7 @@ impl Flow {
         let active = Active {
             key: event.key,
             event_id: event.event_id,
+            table,
             message,
             is_suspect: false,
             state,
@@ -183,13 +185,20 @@ impl Flow {
 
     /// What came of a retry is recorded, by a transaction that ends at or before `end`: the durable LSN passes the
     /// request once the stream has been received beyond that (R15). Without effect if the request is gone.
-    pub fn retry_recorded(&mut self, token: RetryToken, end: Lsn) {
-        let Some(State::Over(failure)) = self.retries.active(token).map(|active| &active.state) else {
+    pub fn retry_recorded(&mut self, token: RetryToken, end: Lsn, now: Instant) {
+        let Some(active) = self.retries.active(token) else {
+            return;
+        };
+        let State::Over(failure) = &active.state else {
             return;
         };
         let was_delivered = failure.is_none();
-        if self.settle_retry(token, end) {
-            self.counters.retried += u64::from(was_delivered);
+        let (table, id) = (active.table, active.event_id.clone());
+        if self.settle_retry(token, end) && was_delivered {
+            self.counters.retried += 1;
+            if let (Some(table), Some(id)) = (table.filter(|table| self.marks.wants(*table)), id) {
+                self.marks.queue(table, &id, None, now);
+            }
         }
     }
 

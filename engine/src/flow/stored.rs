@@ -6,6 +6,7 @@ use crate::amqp::Message;
 use crate::decode::DecodeError;
 use crate::event::{InvalidRow, Mapping, MappingError, OutboxTable};
 use crate::key::EventKey;
+use crate::marks::TableNo;
 use crate::pgoutput::{self, TextValue, insert_of, relation_of};
 
 /// The oid of `text`, which stands for all columns but the payload: they are read as text whatever they are.
@@ -85,10 +86,7 @@ impl StoredEvent {
         scratch: &mut Scratch,
     ) -> Result<Message, Unfit> {
         let (schema, table) = (self.schema.clone(), self.table.clone());
-        let configured = tables
-            .iter()
-            .find(|known| known.schema == schema && known.name == table);
-        let Some(configured) = configured else {
+        let Some((_, configured)) = self.configured(tables) else {
             return Err(Unfit::UnknownTable { schema, table });
         };
         let Some(payload_type) = self.payload_type else {
@@ -117,6 +115,12 @@ impl StoredEvent {
             &mut Vec::new(),
         )
         .map_err(Unfit::Row)
+    }
+
+    /// Its table as configured, and that one's place.
+    pub(super) fn configured<'a>(&self, tables: &'a [OutboxTable]) -> Option<(TableNo, &'a OutboxTable)> {
+        let mut tables = (0..).zip(tables);
+        tables.find(|(_, known)| known.schema == self.schema && known.name == self.table)
     }
 
     /// The Relation message that would come before the row.

@@ -65,6 +65,7 @@ pub(super) fn admission(key: EventKey, message: Option<Message>) -> Admission {
         message,
         row: None,
         aggregate: 0,
+        table: 0,
     }
 }
 

@@ -27,6 +27,7 @@ fn without_anything_set_the_defaults_hold() {
         [OutboxConfig {
             table: "public.outbox_events".to_owned(),
             keep_sent: None,
+            after_publish: None,
         }]
     );
     assert_eq!(rabbitmq.exchange, "outbox");
@@ -48,6 +49,8 @@ fn without_anything_set_the_defaults_hold() {
         on_invalid: FailurePolicy::Hold,
         hold_max_wal: None,
         dead_letters_max: 10_000,
+        mark_batch: 1_000,
+        mark_interval: Duration::from_secs(1),
         confirm_timeout: Duration::from_secs(30),
         shutdown_grace: Duration::from_secs(10),
     };

@@ -14,7 +14,7 @@ fn an_unknown_key_names_file_line_key_and_the_nearest() {
         error_of("delivery.backoff_multiplier = 5\n"),
         "walrelay.toml:3: unknown key delivery.backoff_multiplier; known keys of delivery are max_in_flight, \
          max_in_flight_bytes, max_message_bytes, max_event_bytes, ordering, max_rate, on_unroutable, on_invalid, hold_max_wal, \
-         dead_letters_max, confirm_timeout, shutdown_grace"
+         dead_letters_max, confirm_timeout, mark_batch, mark_interval, shutdown_grace"
     );
     assert_eq!(
         error_of("[rabitmq]\nx = 1"),

@@ -18,6 +18,7 @@ use super::position::EventPosition;
 
 pub use columns::Columns;
 pub use commands::{Filter, discard, list, request_again, request_retry, show};
+pub(super) use relay::begin;
 pub use relay::{
     Committed, Found, NewDeadLetter, RetryFate, load, payload_types, pending_count, record_retries, store,
 };

@@ -331,7 +331,7 @@ impl Keys {
 
 /// Begins a transaction that rule 15 allows to stand for events: it commits synchronously, and its server streams
 /// from the slot to us.
-async fn begin<'a>(
+pub(in crate::postgres) async fn begin<'a>(
     session: &'a mut ControlSession,
     slot: &SlotName,
     ours: i32,

@@ -178,6 +178,14 @@ pub enum Unfit {
         /// The publication.
         publication: PublicationName,
     },
+    /// A table whose rows another slot marks (rule 20).
+    #[error("the rows of table {table} are marked by slot `{owner}`")]
+    MarksOwned {
+        /// The table.
+        table: QualifiedTable,
+        /// That slot.
+        owner: String,
+    },
 }
 
 impl Unfit {
@@ -208,6 +216,7 @@ impl Unfit {
             Self::ColumnMissing { .. } => FaultKind::ColumnMissing,
             Self::PayloadType { .. } => FaultKind::PayloadType,
             Self::NotPublished { .. } => FaultKind::TableNotPublished,
+            Self::MarksOwned { .. } => FaultKind::MarksOwned,
         }
     }
 }

@@ -48,6 +48,17 @@ impl Relay {
         let slot = self.settings.database.source.slot.clone();
         self.watch = Some(Watch::new(session.connector().clone(), slot, now));
         self.backfill.session_started(&mut self.flow, has_backfill);
+        if let Some(settled) = session.settled() {
+            if let Some(position) = settled.position {
+                tracing::info!(settled = %position, "events up to there are settled on record");
+                self.flow
+                    .settled_before((position.commit_lsn, position.tx_seq), settled.barrier);
+            }
+            // What this process has marked itself is no news to it.
+            if !settled.is_complete && self.is_first_session() {
+                self.flow.suspect_lost_marks();
+            }
+        }
         self.database.opened(session, now);
         self.role_unknown = false;
         self.status.send_modify(|status| {
@@ -88,6 +99,10 @@ impl Relay {
             Seen::Silence | Seen::Nothing => return,
         };
         self.fail_session(Fault { kind, message }, now);
+    }
+
+    fn is_first_session(&self) -> bool {
+        self.status.borrow().sessions == 0
     }
 
     pub(super) fn link_opened(&mut self, result: Result<Link, Fault>, now: Instant) {
@@ -134,6 +149,7 @@ impl Relay {
         self.errands.stream_lost();
         self.care.stream_lost();
         self.retention.interrupt();
+        self.marker.stream_lost();
         self.watch = None;
         drop(self.database.failed(fault, now));
     }

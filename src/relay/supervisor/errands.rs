@@ -15,7 +15,6 @@ use crate::postgres::{EventPosition, QualifiedTable};
 use crate::relay::backfill::Request;
 use crate::relay::errands::{Counted, Done, Errand, LoadedRetry, Pending};
 use crate::relay::faults;
-use crate::relay::session::DatabaseSettings;
 
 /// How often a held event is looked after. A skip need not be quicker, and the database is asked for nothing else.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
@@ -50,7 +49,7 @@ pub(super) struct Care {
     /// The event of the current hold, and where the WAL ended when it was first looked after.
     hold: Option<(EventKey, Lsn)>,
     /// A skip that has settled its event and is not yet on record.
-    unrecorded: Option<(Skip, EventKey, Option<String>)>,
+    unrecorded: Option<(Skip, EventKey)>,
     /// An errand failed, and has not succeeded since.
     failing: bool,
     /// How many dead letters are pending, and when they were counted, in this session.
@@ -81,7 +80,7 @@ impl Care {
 
     /// At the relay's end: the request of a skip that is not on record stays open, for another event of the same id.
     pub(super) fn tell_unrecorded_skip(&self) {
-        if let Some((skip, key, _)) = &self.unrecorded {
+        if let Some((skip, key)) = &self.unrecorded {
             tracing::warn!(
                 commit_lsn = %key.transaction.commit_lsn,
                 tx_seq = key.tx_seq,
@@ -105,8 +104,8 @@ impl Relay {
         let connector = session.connector().clone();
         // What fails may fail because of one row: the others go past it.
         let batch = if self.care.failing { 1 } else { BATCH };
-        let errand = if let Some((skip, key, event_id)) = self.care.unrecorded.clone() {
-            Errand::RecordSkip { skip, key, event_id }
+        let errand = if let Some((skip, key)) = self.care.unrecorded.clone() {
+            Errand::RecordSkip { skip, key }
         } else if let (Some(held), true) = (self.flow.held(), now >= self.care.look_at) {
             self.care.look_at = now + LOOK_INTERVAL;
             Errand::LookAfter {
@@ -130,10 +129,7 @@ impl Relay {
         } else {
             return;
         };
-        let settings = DatabaseSettings {
-            connector,
-            ..self.settings.database.clone()
-        };
+        let settings = self.settings.database.at(&connector);
         self.errands.start(&settings, errand);
     }
 
@@ -263,7 +259,7 @@ impl Relay {
             } => {
                 for retry in retries {
                     retries::tell(&self.settings.database.source.slot, &retry, pending.count);
-                    self.flow.retry_recorded(retry.token, end);
+                    self.flow.retry_recorded(retry.token, end, now);
                 }
                 self.count_dead_letters(pending, now);
             }
@@ -290,11 +286,10 @@ impl Relay {
     }
 
     fn looked_after(&mut self, key: EventKey, skip: Option<Skip>, flushed: Lsn, now: Instant) {
-        let Some(held) = self.flow.held().filter(|held| held.key == key) else {
+        if self.flow.held().is_none_or(|held| held.key != key) {
             return;
-        };
+        }
         if let Some(skip) = skip {
-            let event_id = held.message_id.map(str::to_owned);
             if self.flow.skip_held(now) {
                 tracing::warn!(
                     commit_lsn = %key.transaction.commit_lsn,
@@ -303,7 +298,7 @@ impl Relay {
                     requested_by = skip.requested_by,
                     "held event skipped"
                 );
-                self.care.unrecorded = Some((skip, key, event_id));
+                self.care.unrecorded = Some((skip, key));
             }
             return;
         }

@@ -7,6 +7,7 @@ use crate::Lsn;
 use crate::amqp::Message;
 use crate::key::{EventKey, TransactionKey};
 use crate::ledger::TransactionNo;
+use crate::marks::TableNo;
 
 /// Requests kept; the stream waits behind more.
 pub(in crate::flow) const MAX_REQUESTS: usize = 16 * 1024;
@@ -69,6 +70,8 @@ pub(super) enum Step {
 pub(super) struct Active {
     pub(super) key: EventKey,
     pub(super) event_id: Option<String>,
+    /// Its table, if that is still configured.
+    pub(super) table: Option<TableNo>,
     pub(super) message: Option<Message>,
     /// The broker closed while it was outstanding with others: it is sent alone, to see whether it was the one.
     pub(super) is_suspect: bool,

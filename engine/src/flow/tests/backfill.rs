@@ -10,7 +10,7 @@ use crate::timestamp::PgTimestamp;
 /// No commit record starts at such a position.
 const POSITION: u64 = 99;
 
-fn table(rig: &Rig, name: &str) -> Result<BackfillTable, Unbound> {
+fn table(rig: &mut Rig, name: &str) -> Result<BackfillTable, Unbound> {
     let columns = COLUMNS.map(|(name, type_oid)| (name.to_owned(), type_oid));
     rig.flow.backfill_table("public", name, &columns)
 }
@@ -207,8 +207,11 @@ fn r14_strict_order_holds_within_the_backfill() {
 
 #[test]
 fn a_row_of_another_table_is_refused() {
-    let rig = Rig::small();
-    assert!(matches!(table(&rig, "orders"), Err(Unbound::UnknownTable { .. })));
+    let mut rig = Rig::small();
+    assert!(matches!(
+        table(&mut rig, "orders"),
+        Err(Unbound::UnknownTable { .. })
+    ));
 }
 
 #[test]
@@ -228,7 +231,7 @@ fn an_oversized_column_that_is_needed_makes_the_row_invalid() {
 fn a_stopping_flow_takes_no_further_row() {
     let mut rig = Rig::backfilling(config(10, 100_000));
     assert_eq!(rig.backfill(1), Intake::Taken);
-    rig.flow.stop();
+    rig.flow.stop(rig.now);
     assert_eq!(rig.backfill(2), Intake::NoRoom);
     rig.publish();
     assert!(!rig.flow.is_drained());

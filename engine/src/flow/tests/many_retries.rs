@@ -56,7 +56,7 @@ impl Rig {
             .map(|over| (over.token, over.failure.is_none()))
             .collect();
         for (token, _) in &over {
-            self.flow.retry_recorded(*token, Lsn::new(end));
+            self.flow.retry_recorded(*token, Lsn::new(end), self.now);
         }
         let delivered = over.iter().filter(|(_, delivered)| *delivered).count();
         (delivered, over.len() - delivered)
@@ -259,7 +259,7 @@ fn the_stream_waits_behind_more_requests_than_are_kept() {
     rig.take(&request(count));
     rig.sort_as(MAX_REQUESTS);
     // A stop leaves them to the next relay, and the slot before them.
-    rig.flow.stop();
+    rig.flow.stop(rig.now);
     rig.take(&request(count + 1));
     rig.take(&commit(100));
     assert_eq!((rig.load_all(), rig.flow.retry_room()), (vec![], None));

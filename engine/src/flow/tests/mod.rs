@@ -6,6 +6,7 @@ mod delivery;
 mod hold;
 mod isolation;
 mod many_retries;
+mod marking;
 mod pace;
 mod policies;
 mod replay;

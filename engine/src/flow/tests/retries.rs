@@ -110,7 +110,7 @@ impl Rig {
 
     fn record(&mut self, end: u64) {
         let (token, _) = self.to_record().expect("not over");
-        self.flow.retry_recorded(token, Lsn::new(end));
+        self.flow.retry_recorded(token, Lsn::new(end), self.now);
     }
 }
 
@@ -346,7 +346,7 @@ fn a_lost_session_drops_requests_that_are_not_sent_and_the_next_one_brings_them(
     // The answer to what the old session asked for is no answer to this.
     rig.flow.retry_loaded(token, stored("old"));
     rig.flow.retry_ignored(token);
-    rig.flow.retry_recorded(token, Lsn::new(100));
+    rig.flow.retry_recorded(token, Lsn::new(100), rig.now);
     assert_eq!((rig.publish(), rig.durable()), (vec![], 0));
     rig.load();
     assert_eq!(rig.publish(), [RETRIED]);
@@ -469,7 +469,7 @@ fn a_stopping_flow_waits_for_a_retry_that_is_out_and_sends_no_other() {
     rig.ask(200);
     rig.load();
     rig.publish();
-    rig.flow.stop();
+    rig.flow.stop(rig.now);
     assert!(!rig.flow.is_drained());
     rig.ack(1);
     rig.record(0);

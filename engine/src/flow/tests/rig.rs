@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::Lsn;
 use crate::amqp::{ContentHeader, Frame, FrameKind, Method, returned_key};
-use crate::event::{OutboxTable, Route};
+use crate::event::{AfterPublish, OutboxTable, Route};
 use crate::flow::{Flow, FlowConfig, Intake, LogIdentity, StreamError};
 use crate::key::EventKey;
+use crate::marks::{MarkSettings, Marked};
 use crate::pgoutput::sample::{Cell, Sample, SampleColumn};
 use crate::policy::{Policies, Policy};
 use crate::route::Template;
@@ -45,6 +46,7 @@ pub(super) fn config(events: usize, bytes: usize) -> FlowConfig {
                 exchange: template("outbox"),
                 routing_key: template("{aggregate_type}.{event_type}"),
             },
+            after_publish: Some(AfterPublish::Keep),
         }],
         limits: WindowLimits { events, bytes },
         max_message_bytes: None,
@@ -56,6 +58,10 @@ pub(super) fn config(events: usize, bytes: usize) -> FlowConfig {
         keep_rows: false,
         strict: false,
         max_rate: None,
+        marks: MarkSettings {
+            batch: 3,
+            interval: SECOND,
+        },
     }
 }
 
@@ -381,6 +387,13 @@ impl Rig {
         discarded
             .map(|discarded| (position(&discarded.key), discarded.message_id))
             .collect()
+    }
+
+    /// Whatever is due is marked and stored.
+    pub(super) fn mark(&mut self) {
+        while let Some(batch) = self.flow.poll_marks(self.now) {
+            self.flow.handle_marked(batch, Marked::default(), self.now);
+        }
     }
 
     pub(super) fn durable(&self) -> u64 {

@@ -60,6 +60,13 @@ enum Step {
     Skip,
     SetHeldAside,
     DeadLettersFull(bool),
+    MarksBegin,
+    MarksEnd {
+        is_committed: bool,
+        is_answer_lost: bool,
+        locked: usize,
+    },
+    Killed,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -91,6 +98,13 @@ fn step() -> impl Strategy<Value = Step> {
             ahead,
             is_answer_lost,
         }),
+        8 => Just(Step::MarksBegin),
+        8 => (prop::bool::weighted(0.8), prop::bool::weighted(0.1), prop_oneof![9 => Just(0_usize), 1 => 1..3_usize])
+            .prop_map(|(is_committed, is_answer_lost, locked)| Step::MarksEnd {
+                is_committed,
+                is_answer_lost,
+                locked,
+            }),
     ];
     let faults = prop_oneof![
         2 => nack,
@@ -101,6 +115,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Checkpoint),
         1 => Just(Step::ServerCrash),
         1 => Just(Step::Promotion),
+        1 => Just(Step::Killed),
         4 => (1_500..120_000_u64).prop_map(|milliseconds| Step::Pass { milliseconds }),
     ];
     let decisions = prop_oneof![
@@ -156,19 +171,28 @@ fn plan() -> impl Strategy<Value = Plan> {
     let max_rate = prop_oneof![3 => Just(None), 1 => (1..200_u32).prop_map(Some)];
     let flow = (1..9_usize, bytes, history, policies(), prop::bool::weighted(0.8));
     let log = prop_oneof![Just(3_u32), Just(40)].prop_flat_map(|deliverable| vec(piece(deliverable), 1..30));
-    (log, flow, any::<bool>(), max_rate, any::<bool>()).prop_map(
-        |(log, (events, bytes, history, policies, keep_rows), strict, max_rate, heals)| Plan {
-            log,
-            events,
-            bytes,
-            history,
-            policies,
-            keep_rows,
-            strict,
-            max_rate,
-            heals,
-        },
+    (
+        log,
+        flow,
+        any::<bool>(),
+        max_rate,
+        any::<bool>(),
+        prop::bool::weighted(0.7),
     )
+        .prop_map(
+            |(log, (events, bytes, history, policies, keep_rows), strict, max_rate, heals, marks)| Plan {
+                log,
+                events,
+                bytes,
+                history,
+                policies,
+                keep_rows,
+                strict,
+                max_rate,
+                heals,
+                marks,
+            },
+        )
 }
 
 fn run(world: &mut World, steps: Vec<Step>) {
@@ -204,6 +228,13 @@ fn run(world: &mut World, steps: Vec<Step>) {
             Step::Skip => drop(world.skip()),
             Step::SetHeldAside => world.set_held_aside(),
             Step::DeadLettersFull(full) => world.dead_letters_full(full),
+            Step::MarksBegin => world.marks_begin(),
+            Step::MarksEnd {
+                is_committed,
+                is_answer_lost,
+                locked,
+            } => world.marks_end(is_committed, is_answer_lost, locked),
+            Step::Killed => world.killed(),
         }
         world.settle_down();
     }
@@ -212,7 +243,7 @@ fn run(world: &mut World, steps: Vec<Step>) {
 proptest! {
     #![proptest_config(crate::property::config())]
 
-    /// I1 to I5, I7 to I9, R3, R9 to R12, R14 and R15 after every step; see [`World`].
+    /// I1 to I5, I7 to I9, R3, R9 to R12, R14, R15, R18 and R19 after every step; see [`World`].
     #[test]
     fn whatever_both_servers_do_everything_is_delivered_and_nothing_acknowledged_before(
         plan in plan(),

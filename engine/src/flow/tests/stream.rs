@@ -238,7 +238,7 @@ fn stopping_takes_no_new_transaction_but_finishes_the_open_one() {
     let mut rig = Rig::small();
     rig.take(&begin(100, 1));
     rig.take(&OutboxRow::new("a").insert());
-    rig.flow.stop();
+    rig.flow.stop(rig.now);
     assert!(!rig.flow.is_drained());
     rig.take(&OutboxRow::new("b").insert());
     rig.take(&commit(100));
@@ -247,6 +247,7 @@ fn stopping_takes_no_new_transaction_but_finishes_the_open_one() {
     assert_eq!(rig.publish(), [(100, 0), (100, 1)]);
     assert!(!rig.flow.is_drained());
     rig.ack_all();
+    rig.mark();
     assert!(rig.flow.is_drained());
     assert_eq!(
         rig.flow.final_status(rig.now).unwrap().durable.get(),
@@ -259,7 +260,7 @@ fn stopping_takes_no_new_transaction_but_finishes_the_open_one() {
 fn stopping_waits_for_what_was_sent_but_not_for_a_held_event() {
     let mut rig = Rig::small();
     rig.transaction(100, 3);
-    rig.flow.stop();
+    rig.flow.stop(rig.now);
     rig.publish_one();
     rig.publish_one();
     rig.nack(1);
@@ -276,7 +277,7 @@ fn stopping_waits_for_what_may_be_sent_before_an_event_that_never_can() {
     rig.take(&begin(100, 1));
     rig.take(&OutboxRow::new("a").insert());
     rig.take(&OutboxRow::invalid("b").insert());
-    rig.flow.stop();
+    rig.flow.stop(rig.now);
     assert!(!rig.flow.is_drained());
     assert_eq!(rig.publish(), [(100, 0)]);
     assert!(!rig.flow.is_drained());
@@ -289,7 +290,7 @@ fn stopping_without_a_session_waits_for_nothing() {
     let mut rig = Rig::small();
     rig.transaction(100, 2);
     rig.publish_one();
-    rig.flow.stop();
+    rig.flow.stop(rig.now);
     rig.flow.session_lost();
     assert!(rig.flow.is_drained());
 }

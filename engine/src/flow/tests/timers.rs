@@ -19,6 +19,7 @@ fn status_is_due_by_interval_and_soon_after_the_durable_lsn_moved() {
     rig.transaction(100, 1);
     rig.publish();
     rig.ack(1);
+    rig.mark();
     assert_eq!(rig.flow.poll_status(rig.now), None);
     assert_eq!(rig.flow.deadline(), Some(rig.now + MOVING));
     rig.pass(MOVING);

@@ -127,6 +127,18 @@ impl Books {
         self.suspects.clear();
     }
 
+    /// The process died: what was settled and neither acknowledged nor on record as settled is read again.
+    pub(super) fn restart(&mut self, confirmed: u64, stored: Option<Position>) {
+        let mut beyond = self.events.range((confirmed, 0)..);
+        self.may_repeat |= beyond.any(|(event, book)| book.is_settled() && Some(*event) > stored);
+        self.failing.clear();
+        self.set_aside.clear();
+        self.suspects.clear();
+        self.sends.clear();
+        self.discarded.clear();
+        self.durable = 0;
+    }
+
     /// Checks what is said about the one that is being sent.
     pub(super) fn check_order(&self, position: Position, is_strict: bool) {
         let book = &self.events[&position];

@@ -3,6 +3,7 @@
 
 mod books;
 mod broker;
+mod marker;
 mod operator;
 mod postgres;
 
@@ -11,10 +12,12 @@ use std::time::{Duration, Instant};
 use books::{Books, Failing};
 pub(super) use broker::Answer;
 use broker::Pipe;
+use marker::Marker;
 use operator::Store;
 use postgres::{Server, commit_lsn, number, payload};
 
 use super::rig::{Position, config, origin, position};
+use crate::event::{AfterPublish, OutboxTable};
 use crate::flow::{Flow, FlowConfig, Timeout};
 use crate::history::History;
 use crate::policy::Policies;
@@ -59,6 +62,8 @@ pub(super) struct Plan {
     pub(super) keep_rows: bool,
     pub(super) strict: bool,
     pub(super) max_rate: Option<u32>,
+    /// Rows are marked.
+    pub(super) marks: bool,
     /// At the end the broker takes what it has refused; otherwise a person must skip what is held.
     pub(super) heals: bool,
 }
@@ -74,6 +79,7 @@ pub(super) struct World {
     is_blocked: bool,
     /// A dead letter that is being stored.
     store: Option<Store>,
+    marker: Marker,
     are_dead_letters_full: bool,
     is_healed: bool,
     books: Books,
@@ -89,6 +95,7 @@ impl World {
             pipe: None,
             is_blocked: false,
             store: None,
+            marker: Marker::default(),
             are_dead_letters_full: false,
             is_healed: false,
             books: Books::new(&plan),
@@ -121,14 +128,17 @@ impl World {
             sender.status = Some(positions.durable.get());
             assert!(positions.durable <= positions.received);
             self.check_position(positions.durable.get());
+            self.check_marked(positions.durable.get());
         }
         self.take_discarded();
+        self.note_durable();
         self.check();
     }
 
     /// One whole turn of the shell. Then every deadline lies ahead: it never turns for nothing.
     pub(super) fn turn(&mut self) {
         self.publish(usize::MAX);
+        self.marks_begin();
         self.settle_down();
         let deadline = self.flow.deadline();
         assert!(
@@ -143,6 +153,9 @@ impl World {
         self.write_log(self.plan.log.len());
         self.work();
         self.keepalive(false);
+        // The settled prefix goes last.
+        self.pass(Duration::from_secs(2));
+        self.mark_all();
         assert!(self.flow.is_drained());
         let end = self.server.sender.as_ref().map(|sender| sender.sent_end);
         assert_eq!(
@@ -151,11 +164,12 @@ impl World {
             "I8: the durable LSN is not the log's end"
         );
         self.books.check_end(self.plan.strict);
+        self.check_all_marked(u64::MAX);
     }
 
     /// A clean stop, and another process that begins from what this one has acknowledged.
     pub(super) fn restart_cleanly(&mut self) {
-        self.flow.stop();
+        self.flow.stop(self.now);
         self.work();
         assert!(self.flow.is_drained());
         let positions = self.flow.final_status(self.now).unwrap();
@@ -165,7 +179,9 @@ impl World {
         let mut beyond = self.books.events.range((self.server.confirmed, 0)..);
         self.books.may_repeat |= beyond.any(|(_, book)| book.is_settled());
         self.server.sender = None;
+        self.check_all_marked(self.server.confirmed);
         (self.pipe, self.store) = (None, None);
+        self.marker.forget();
         self.books.sends.clear();
         self.flow = new_flow(&self.plan);
         self.are_dead_letters_full = false;
@@ -189,10 +205,13 @@ impl World {
             }
             progress |= self.store_all();
             progress |= self.skip_what_is_doomed();
+            progress |= self.mark_all();
             self.settle_down();
             self.status_arrives();
             if !progress {
-                if self.flow.in_flight() == 0 {
+                if self.flow.in_flight() == 0 && self.flow.unmarked() == 0 {
+                    // What waits for marks no longer does.
+                    self.settle_down();
                     return;
                 }
                 self.turn();
@@ -240,10 +259,23 @@ fn new_flow(plan: &Plan) -> Flow {
         keep_rows: plan.keep_rows,
         strict: plan.strict,
         max_rate: plan.max_rate,
+        tables: tables(plan.marks),
         ..config(plan.events, plan.bytes)
     });
     if let Some(history) = plan.history {
         flow.history = History::new(history);
     }
     flow
+}
+
+fn tables(marks: bool) -> Vec<OutboxTable> {
+    let after_publish = match marks {
+        true => None,
+        false => Some(AfterPublish::Keep),
+    };
+    let mut tables = config(1, 1).tables;
+    for table in &mut tables {
+        table.after_publish = after_publish;
+    }
+    tables
 }

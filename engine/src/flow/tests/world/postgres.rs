@@ -55,6 +55,7 @@ impl World {
         let replaced = self
             .flow
             .session_started(identity(self.server.timeline), self.now);
+        self.pass_over();
         let next_piece = (0..self.plan.log.len()).find(|piece| commit_lsn(*piece) >= confirmed);
         self.server.sender = Some(Sender {
             next_piece: next_piece.unwrap_or(self.plan.log.len()),
@@ -64,6 +65,7 @@ impl World {
         });
         self.books.durable = 0;
         if replaced {
+            self.marker.lose();
             self.books.forget();
             self.pipe = None;
         }
@@ -205,7 +207,7 @@ impl Sender {
                     Fate::Deliverable | Fate::Unroutable | Fate::Poison => payload(position, plan.payload),
                 },
                 is_sent: plan.is_sent,
-                ..OutboxRow::new("7d5f1c5e-0000-4000-8000-000000000000")
+                ..OutboxRow::new(super::marker::id(position))
             };
             push(xlog(&row.insert()), Some(position).filter(|_| !plan.is_sent));
         }

@@ -1,0 +1,132 @@
+//! Marks: rows whose events are confirmed or discarded get their `sent_at`, or are deleted (rules 18 and 20).
+
+mod owners;
+pub mod sweep;
+mod tables;
+
+use std::time::Duration;
+
+use tokio_postgres::Transaction;
+use walrelay_engine::Lsn;
+use walrelay_engine::event::AfterPublish;
+use walrelay_engine::marks::{MarkBatch, Marked, TableIds};
+
+pub(super) use owners::{claim, release};
+pub use tables::{Refusal, TablePlan, plan, prefix_refusal};
+
+use super::catalog::{column, position};
+use super::control::{ControlSession, bounded};
+use super::dead_letters;
+use super::error::{Error, Step};
+use super::identifier::SlotName;
+use super::settled;
+
+/// How long a batch waits for a lock on the table; rows that are locked it passes over.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(400);
+
+/// For whom a batch is committed.
+#[derive(Debug, Clone, Copy)]
+pub struct MarkStream<'a> {
+    /// The slot.
+    pub slot: &'a SlotName,
+    /// Our walsender's process id.
+    pub walsender_pid: i32,
+    /// The cluster that it is of.
+    pub system_id: u64,
+}
+
+/// Marks the rows of a batch and stores its settled prefix, in one transaction. `plans` are the tables in the order of the
+/// configuration; ids of one whose marks are refused are left out. `stores` says whether the role may store the prefix.
+///
+/// Rows that another transaction has locked are left alone and told. A row that is gone or marked already is no error.
+///
+/// Grants: select on `id` and `sent_at`, update on `sent_at` (or delete); for the prefix see `walrelay.state`.
+///
+/// Cancel safety: a dropped future may have committed; marking again is harmless.
+///
+/// # Errors
+/// [`Error::NotOurStream`] unless the session's server streams to us; or a statement fails. Nothing was committed then,
+/// except that the answer to the commit may be lost.
+pub async fn commit(
+    session: &mut ControlSession,
+    stream: MarkStream<'_>,
+    plans: &[TablePlan],
+    batch: &MarkBatch,
+    stores: bool,
+) -> Result<Marked, Error> {
+    const PURPOSE: &str = "mark published rows";
+    let role = session.role().to_owned();
+    let transaction = dead_letters::begin(session, stream.slot, stream.walsender_pid, PURPOSE).await?;
+    // Before the position is reported all the same.
+    let sql = format!("set local lock_timeout = {}", LOCK_TIMEOUT.as_millis());
+    bounded(Step::Query(PURPOSE), transaction.batch_execute(&sql)).await?;
+    let mut marked = Marked {
+        seen: Some(seen(&transaction).await?),
+        ..Marked::default()
+    };
+    for ids in &batch.tables {
+        let plan = plans.get(usize::from(ids.table));
+        match plan.filter(|plan| plan.is_marked()) {
+            Some(plan) => mark(&transaction, plan, ids, &mut marked).await?,
+            None => marked.given_up += u64::try_from(ids.len()).unwrap_or(u64::MAX),
+        }
+    }
+    if let Some(prefix) = batch.prefix.filter(|_| stores) {
+        let prefix = prefix.with(marked.is_whole());
+        settled::store(&transaction, &role, stream.slot, &prefix, stream.system_id).await?;
+    }
+    bounded(Step::Query(PURPOSE), transaction.commit()).await?;
+    Ok(marked)
+}
+
+async fn mark(
+    transaction: &Transaction<'_>,
+    plan: &TablePlan,
+    ids: &TableIds,
+    marked: &mut Marked,
+) -> Result<(), Error> {
+    const PURPOSE: &str = "mark published rows";
+    let step = Step::Query(PURPOSE);
+    let texts: Vec<&str> = ids.iter().collect();
+    let (table, id_type) = (plan.table.quoted(), &plan.id_type);
+    let due = format!("id = any($1::text[]::{id_type}[])");
+    // Whoever has a row locked may keep it so for long.
+    let (sql, unsent) = match plan.after_publish {
+        AfterPublish::Delete => (
+            format!(
+                "delete from {table} where id = any(array(select id from {table} where {due} for update skip locked))"
+            ),
+            "",
+        ),
+        AfterPublish::Mark | AfterPublish::Keep => (
+            format!(
+                "update {table} set sent_at = pg_catalog.now() where sent_at is null and id = any(array(\
+                 select id from {table} where {due} and sent_at is null for no key update skip locked))"
+            ),
+            " and sent_at is null",
+        ),
+    };
+    let rows = bounded(step, transaction.execute(&sql, &[&texts]))
+        .await
+        .map_err(|error| plan.explain(error))?;
+    marked.rows += rows;
+    if rows < u64::try_from(texts.len()).unwrap_or(u64::MAX) {
+        let sql = format!("select id::text from {table} where {due}{unsent}");
+        for row in bounded(step, transaction.query(&sql, &[&texts])).await? {
+            marked.locked.push((ids.table, column(&row, 0, PURPOSE)?));
+        }
+    }
+    Ok(())
+}
+
+/// The oldest transaction that still runs, and the end of the log after that was looked at: whatever is older committed
+/// before that end, if it did.
+async fn seen(transaction: &Transaction<'_>) -> Result<(Lsn, u64), Error> {
+    const PURPOSE: &str = "look at running transactions";
+    let sql = "select pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::bigint, \
+               pg_catalog.pg_current_wal_insert_lsn()::text";
+    let row = bounded(Step::Query(PURPOSE), transaction.query_one(sql, &[])).await?;
+    let oldest: i64 = column(&row, 0, PURPOSE)?;
+    let end = position(&row, 1, PURPOSE)?.unwrap_or_default();
+    Ok((end, u64::try_from(oldest).unwrap_or_default()))
+}

@@ -1,0 +1,235 @@
+//! Whether and how the rows of each table can be marked.
+
+use walrelay_engine::event::AfterPublish;
+
+use crate::fault::FaultKind;
+use crate::postgres::catalog::column;
+use crate::postgres::control::ControlSession;
+use crate::postgres::error::{Error, SqlState};
+use crate::postgres::identifier::{QualifiedTable, quote_identifier};
+use crate::postgres::own_schema::Use;
+use crate::postgres::preflight::Source;
+use crate::postgres::settled::STORE_PRIVILEGES;
+
+/// How the rows of one table are marked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TablePlan {
+    /// The table.
+    pub table: QualifiedTable,
+    /// What becomes of rows.
+    pub after_publish: AfterPublish,
+    /// Why that cannot be.
+    pub refusal: Option<Refusal>,
+    /// The type of `id`, as SQL names it.
+    pub(super) id_type: String,
+    role: String,
+}
+
+/// Why the rows of a table cannot be marked. Delivery goes on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No index makes an id unique: the mark of one event could hit another's row.
+    #[error("table {0} has no unique index on exactly (id)")]
+    NoUniqueIndex(QualifiedTable),
+    /// Nothing to set.
+    #[error("table {0} has no column sent_at to set")]
+    NoSentAt(QualifiedTable),
+    /// Rows would be passed over in silence.
+    #[error("row security hides rows of table {0} from our role")]
+    RowSecurity(QualifiedTable),
+    /// A right is missing.
+    #[error("our role may not mark rows of table {table} ({grant})")]
+    Forbidden {
+        /// The table.
+        table: QualifiedTable,
+        /// The statement that grants it.
+        grant: String,
+    },
+    /// Another slot marks them.
+    #[error("the rows of table {table} are marked by slot `{owner}`")]
+    Owned {
+        /// The table.
+        table: QualifiedTable,
+        /// That slot.
+        owner: String,
+    },
+    /// Nobody has said who marks them.
+    #[error("set-up has not recorded which slot marks the rows of table {0}")]
+    Unowned(QualifiedTable),
+    /// The settled prefix cannot be stored.
+    #[error("our role may not store the settled prefix ({grant})")]
+    Prefix {
+        /// The statement that grants it.
+        grant: String,
+    },
+}
+
+impl Refusal {
+    /// Which fault this is.
+    #[must_use]
+    pub const fn kind(&self) -> FaultKind {
+        match self {
+            Self::NoUniqueIndex(_) => FaultKind::MarksIndex,
+            Self::NoSentAt(_) | Self::RowSecurity(_) => FaultKind::MarksUnfit,
+            Self::Forbidden { .. } | Self::Prefix { .. } => FaultKind::MarksForbidden,
+            Self::Owned { .. } | Self::Unowned(_) => FaultKind::MarksOwned,
+        }
+    }
+}
+
+impl TablePlan {
+    /// An error of a statement that marks; a right may have been revoked since.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        name_grant(error, || self.grant())
+    }
+
+    /// An error of a sweep, which looks at more than the marks do.
+    pub(super) fn explain_sweep(&self, error: Error) -> Error {
+        name_grant(error, || {
+            let (table, role) = (self.table.quoted(), quote_identifier(&self.role));
+            format!("grant select on {table}, walrelay.dead_letters, walrelay.skips to {role}")
+        })
+    }
+
+    /// Whether rows are marked or deleted.
+    #[must_use]
+    pub fn is_marked(&self) -> bool {
+        self.refusal.is_none() && self.after_publish != AfterPublish::Keep
+    }
+
+    fn grant(&self) -> String {
+        let privileges = match self.after_publish {
+            AfterPublish::Delete => "select (id), update, delete",
+            AfterPublish::Mark | AfterPublish::Keep => "select (id, sent_at), update (sent_at)",
+        };
+        let role = quote_identifier(&self.role);
+        format!("grant {privileges} on {} to {role}", self.table.quoted())
+    }
+}
+
+/// Says of a refusal which grant is missing.
+fn name_grant(error: Error, grant: impl FnOnce() -> String) -> Error {
+    let Error::Server { step, source } = error else {
+        return error;
+    };
+    if source.sqlstate != SqlState::INSUFFICIENT_PRIVILEGE {
+        return Error::Server { step, source };
+    }
+    Error::GrantMissing {
+        step,
+        grant: grant(),
+        source,
+    }
+}
+
+/// Looks at each configured table: what becomes of its rows, and whether that can be (rule 20).
+///
+/// # Errors
+/// A query fails; [`Error::OwnSchema`] before migration 3.
+pub async fn plan(session: &ControlSession, source: &Source) -> Result<Vec<TablePlan>, Error> {
+    let mut plans = Vec::with_capacity(source.tables.len());
+    for (table, setting) in source.marks() {
+        plans.push(plan_table(session, source, table, setting).await?);
+    }
+    Ok(plans)
+}
+
+async fn plan_table(
+    session: &ControlSession,
+    source: &Source,
+    table: &QualifiedTable,
+    setting: Option<AfterPublish>,
+) -> Result<TablePlan, Error> {
+    const FACTS: Use = Use {
+        purpose: "look whether rows can be marked",
+        privileges: "select",
+        table: "mark_owners",
+    };
+    let sql = "select pg_catalog.format_type(i.atttypid, i.atttypmod), s.attname is not null, \
+               exists (select from pg_catalog.pg_index x where x.indrelid = c.oid and x.indisunique and x.indisvalid \
+               and x.indpred is null and x.indnkeyatts = 1 and x.indkey[0] = i.attnum), \
+               pg_catalog.row_security_active(c.oid), \
+               pg_catalog.has_column_privilege(c.oid, 'id', 'select') and s.attname is not null \
+               and pg_catalog.has_column_privilege(c.oid, 'sent_at', 'select') \
+               and pg_catalog.has_column_privilege(c.oid, 'sent_at', 'update'), \
+               pg_catalog.has_column_privilege(c.oid, 'id', 'select') \
+               and pg_catalog.has_any_column_privilege(c.oid, 'update') and pg_catalog.has_table_privilege(c.oid, 'delete'), \
+               (select slot from walrelay.mark_owners where outbox = $3) \
+               from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
+               join pg_catalog.pg_attribute i on i.attrelid = c.oid and i.attname = 'id' and not i.attisdropped \
+               left join pg_catalog.pg_attribute s on s.attrelid = c.oid and s.attname = 'sent_at' and not s.attisdropped \
+               where n.nspname = $1 and c.relname = $2";
+    let name = table.to_string();
+    let row = FACTS
+        .run(
+            session.role(),
+            session
+                .client()
+                .query_opt(sql, &[&table.schema, &table.name, &name]),
+        )
+        .await?;
+    let mut plan = TablePlan {
+        table: table.clone(),
+        after_publish: AfterPublish::of(setting, false),
+        refusal: None,
+        id_type: String::new(),
+        role: session.role().to_owned(),
+    };
+    // The guard says what is wrong with a table that is gone.
+    let Some(row) = row else {
+        plan.after_publish = AfterPublish::Keep;
+        return Ok(plan);
+    };
+    let flag = |index| column::<bool>(&row, index, FACTS.purpose);
+    let has_sent_at = flag(1)?;
+    plan.id_type = column(&row, 0, FACTS.purpose)?;
+    plan.after_publish = AfterPublish::of(setting, has_sent_at);
+    let is_allowed = match plan.after_publish {
+        AfterPublish::Keep => return Ok(plan),
+        // Without the column no right to it can be missing.
+        AfterPublish::Mark => !has_sent_at || flag(4)?,
+        AfterPublish::Delete => flag(5)?,
+    };
+    let owner: Option<String> = column(&row, 6, FACTS.purpose)?;
+    let table = || table.clone();
+    plan.refusal = if plan.after_publish == AfterPublish::Mark && !has_sent_at {
+        Some(Refusal::NoSentAt(table()))
+    } else if !flag(2)? {
+        Some(Refusal::NoUniqueIndex(table()))
+    } else if let Some(owner) = owner.clone().filter(|owner| owner != source.slot.as_str()) {
+        Some(Refusal::Owned {
+            table: table(),
+            owner,
+        })
+    } else if owner.is_none() {
+        Some(Refusal::Unowned(table()))
+    } else if !is_allowed {
+        Some(Refusal::Forbidden {
+            table: table(),
+            grant: plan.grant(),
+        })
+    } else if flag(3)? {
+        Some(Refusal::RowSecurity(table()))
+    } else {
+        None
+    };
+    Ok(plan)
+}
+
+/// Whether the settled prefix cannot be stored.
+///
+/// # Errors
+/// The query fails.
+pub async fn prefix_refusal(session: &ControlSession) -> Result<Option<Refusal>, Error> {
+    const PURPOSE: &str = "look whether the settled prefix can be stored";
+    let sql = "select pg_catalog.bool_and(pg_catalog.has_column_privilege('walrelay.state', c, 'update')) \
+               from unnest(array['settled_commit_lsn', 'settled_tx_seq', 'settled_complete', 'unswept_xid']) c";
+    let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
+    if column(&row, 0, PURPOSE)? {
+        return Ok(None);
+    }
+    let role = quote_identifier(session.role());
+    let grant =
+        format!("as the owner of schema walrelay: grant {STORE_PRIVILEGES} on walrelay.state to {role}");
+    Ok(Some(Refusal::Prefix { grant }))
+}
