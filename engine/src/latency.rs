@@ -93,7 +93,10 @@ mod tests {
     fn taking(micros: &[i64]) -> Latency {
         let mut latency = Latency::default();
         for micros in micros {
-            latency.observe(PgTimestamp::new(1_000), PgTimestamp::new(1_000 + micros));
+            latency.observe(
+                PgTimestamp::new(1_000),
+                PgTimestamp::new(micros.saturating_add(1_000)),
+            );
         }
         latency
     }

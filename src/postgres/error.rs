@@ -269,10 +269,12 @@ impl Error {
     /// What is missing or does not fit, where that is it.
     #[must_use]
     pub fn unfit(&self) -> Option<&Unfit> {
-        match self {
-            Self::Unfit(unfit) => Some(unfit),
-            Self::At { source, .. } => source.unfit(),
-            _ => None,
+        if let Self::At { source, .. } = self {
+            source.unfit()
+        } else if let Self::Unfit(unfit) = self {
+            Some(unfit)
+        } else {
+            None
         }
     }
 

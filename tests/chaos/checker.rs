@@ -89,8 +89,10 @@ pub(crate) struct Figures {
 /// What may never be seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Violation {
-    /// Committed, and not in the stream.
+    /// Committed, and nowhere.
     Lost(Uuid),
+    /// Committed, and in the queue beside the stream, but not in the stream.
+    NotInStream(Uuid),
     /// Committed, and not in the queue beside the stream.
     NotInQueue(Uuid),
     /// Delivered, although it was rolled back.
@@ -266,7 +268,10 @@ impl Verdict {
         for id in history.committed.keys() {
             if !delivered.contains(id) {
                 self.figures.lost += 1;
-                self.violations.push(Violation::Lost(*id));
+                self.violations.push(match history.queue.contains(id) {
+                    true => Violation::NotInStream(*id),
+                    false => Violation::Lost(*id),
+                });
             } else if !history.queue.contains(id) {
                 self.violations.push(Violation::NotInQueue(*id));
             }
@@ -285,6 +290,7 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Violation::Lost(id) => write!(f, "lost: {id}"),
+            Violation::NotInStream(id) => write!(f, "not in the stream, but in the queue beside it: {id}"),
             Violation::NotInQueue(id) => write!(f, "not in the queue beside the stream: {id}"),
             Violation::RolledBack(id) => write!(f, "rolled back, but delivered: {id}"),
             Violation::NeverCommitted(id) => write!(f, "never committed, but delivered: {id}"),

@@ -79,6 +79,8 @@ async fn while_the_broker_refuses_readiness_says_since_when_and_postgresql_hears
     let mut relay = through(&world, &proxy).start().await?;
     let mut ids = world.commit_events(10).await?;
     recorder.wait_for_distinct(10, LONG).await?;
+    // A delivery may be seen before its confirm.
+    wait_for_metric(&relay, "walrelay_in_flight_events", 0.0).await?;
 
     proxy.refuse().await;
     proxy.cut().await;
@@ -123,6 +125,7 @@ async fn stalled(settings: &[(&str, &str)], cause: &str) -> Result<(World, Recor
     let mut relay = relay.start().await?;
     world.commit_events(10).await?;
     recorder.wait_for_distinct(10, LONG).await?;
+    wait_for_metric(&relay, "walrelay_in_flight_events", 0.0).await?;
     proxy.stall();
     world.commit_events(10).await?;
     wait_for_cause(&mut relay, "broker", cause).await?;

@@ -297,7 +297,12 @@ async fn a_replay_asks_and_says_what_is_missing_in_one_line() -> Result<()> {
             )
         );
         let lines = ended.stderr.lines().filter(|line| line.starts_with("walrelay: "));
-        said.extend(lines.map(|line| line.replace(&role, "ROLE").replace(world.vhost.name(), "VHOST")));
+        let broker = format!("127.0.0.1:{}", world.vhost.port());
+        said.extend(lines.map(|line| {
+            line.replace(&role, "ROLE")
+                .replace(world.vhost.name(), "VHOST")
+                .replace(&broker, "BROKER")
+        }));
     }
     insta::assert_snapshot!("replay_refusals", said.join("\n"));
     let usage = replay(&relay, &["--yes"]).await?;
