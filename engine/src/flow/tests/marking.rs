@@ -32,7 +32,8 @@ impl Rig {
         ids
     }
 
-    fn stored(&mut self) -> Option<Position> {
+    /// The settled prefix that is stored once it is due.
+    pub(super) fn stored(&mut self) -> Option<Position> {
         self.pass(SECOND);
         let batch = self.flow.poll_marks(self.now)?;
         let prefix = batch.prefix;

@@ -282,6 +282,8 @@ fn stopping_waits_for_what_may_be_sent_before_an_event_that_never_can() {
     assert_eq!(rig.publish(), [(100, 0)]);
     assert!(!rig.flow.is_drained());
     rig.ack_all();
+    assert!(!rig.flow.is_drained(), "the settled prefix is not stored");
+    assert_eq!(rig.stored(), Some((100, 0)));
     assert!(rig.flow.is_drained(), "though the transaction is open");
 }
 
