@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use walrelay_engine::PgTimestamp;
 use walrelay_engine::latency::{BOUNDS, Latency};
 
-use crate::relay::{Failures, SideStatus, Status};
+use crate::relay::{Failures, SideStatus, SlotSample, Status};
 
 /// The OpenMetrics text format, which Prometheus reads.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -207,6 +207,7 @@ impl Collector for Snapshot {
             &ConstGauge::new(status.oldest_unsettled.map_or(0.0, age_seconds)),
         )?;
         latency(&mut encoder, &counters.commit_to_confirm)?;
+        slot(&mut encoder, status.slot_sample.as_ref())?;
         failures(
             &mut encoder,
             "database_failures",
@@ -289,6 +290,42 @@ fn labelled<'a>(
         gauges.get_or_create(&[(label, value.to_owned())]).set(1);
     }
     family(encoder, name, help, &gauges)
+}
+
+/// The slot as the guard saw it last; nothing before it has looked.
+fn slot(encoder: &mut DescriptorEncoder<'_>, sample: Option<&SlotSample>) -> Result<(), fmt::Error> {
+    let bytes = |value: Option<u64>| value.map(|value| i64::try_from(value).unwrap_or(i64::MAX));
+    for (name, help, value) in [
+        (
+            "slot_retained_wal_bytes",
+            "WAL that the slot retains, sampled by the guard",
+            bytes(sample.map(|sample| sample.retained_bytes)),
+        ),
+        (
+            "slot_safe_wal_bytes",
+            "WAL that may be written before the slot is lost, where max_slot_wal_keep_size sets a limit",
+            sample.and_then(|sample| sample.safe_bytes),
+        ),
+        (
+            "server_lsn",
+            "The end of the server's log as a byte position, sampled by the guard",
+            bytes(sample.map(|sample| sample.end.get())),
+        ),
+    ] {
+        let gauges = Family::<[(&'static str, &'static str); 0], Gauge>::default();
+        if let Some(value) = value {
+            gauges.get_or_create(&[]).set(value);
+        }
+        family(encoder, name, help, &gauges)?;
+    }
+    let state = sample.and_then(|sample| sample.wal_status);
+    labelled(
+        encoder,
+        "slot_wal_status",
+        "PostgreSQL's word for whether the slot's WAL is still kept",
+        "status",
+        state.into_iter(),
+    )
 }
 
 /// The histogram of the time from commit to confirm.

@@ -63,6 +63,18 @@ pub enum WalStatus {
 }
 
 impl WalStatus {
+    /// The word for it in metrics, PostgreSQL's own.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved",
+            Self::Extended => "extended",
+            Self::Unreserved => "unreserved",
+            Self::Lost => "lost",
+            Self::Other => "other",
+        }
+    }
+
     fn from_text(text: &str) -> Self {
         match text {
             "reserved" => Self::Reserved,
@@ -123,6 +135,13 @@ impl SlotState {
             confirmed_flush_lsn: position(&row, 7, PURPOSE)?,
             failover: column(&row, 8, PURPOSE)?,
         }))
+    }
+
+    /// Bytes of WAL that the slot retains, given where the log ends.
+    #[must_use]
+    pub fn retained_bytes(&self, end: Lsn) -> u64 {
+        let from = self.restart_lsn.unwrap_or(end);
+        end.get().saturating_sub(from.get())
     }
 
     /// Whether the slot's WAL is gone.

@@ -14,10 +14,12 @@ use walrelay_engine::window::Seq;
 
 use super::backfill::{Answer, Request};
 use super::session::DatabaseSettings;
+use super::status::SlotSample;
 use super::task::poll_task;
 use crate::fault::Fault;
 use crate::postgres::dead_letters::{self, DeadLetter, Found, NewDeadLetter, RetryFate, State};
 use crate::postgres::skips::{self, Skip};
+use crate::postgres::slot::{SlotState, WalStatus};
 use crate::postgres::{
     ControlSession, Error, EventPosition, KeptSession, QualifiedTable, SlotName, backfill, flushed_position,
     guard, timestamp,
@@ -173,8 +175,8 @@ pub(super) enum Done {
     },
     /// Rows were struck out and loaded.
     Backfill(Box<Answer>),
-    /// The publication is as it was.
-    Guarded,
+    /// The publication is as it was. How the slot stands, if it is still there.
+    Guarded(Option<SlotSample>),
 }
 
 /// What a retry found.
@@ -358,7 +360,14 @@ async fn carry_out(
         }
         Errand::Guard => {
             guard::check(session, &settings.source).await?;
-            Done::Guarded
+            let state = SlotState::read(session, slot).await?;
+            let end = flushed_position(session).await?;
+            Done::Guarded(state.map(|state| SlotSample {
+                retained_bytes: state.retained_bytes(end),
+                safe_bytes: state.safe_wal_size,
+                wal_status: state.wal_status.map(WalStatus::label),
+                end,
+            }))
         }
     })
 }

@@ -24,5 +24,5 @@ pub use backfill::Totals;
 pub use replay::{ReplayEnd, ReplayError, ReplayEvent, ReplaySettings, count, replay};
 pub use retention::RetentionSettings;
 pub use session::DatabaseSettings;
-pub use status::{Delivery, Failures, RetentionStatus, Role, SideState, SideStatus, Status};
+pub use status::{Delivery, Failures, RetentionStatus, Role, SideState, SideStatus, SlotSample, Status};
 pub use supervisor::{CareSettings, Ending, RelaySettings, run};

@@ -40,6 +40,8 @@ pub struct Status {
     pub received: Option<Lsn>,
     /// Old rows.
     pub retention: RetentionStatus,
+    /// The slot, as the guard saw it last.
+    pub slot_sample: Option<SlotSample>,
     /// Rows that go out before the stream, while there are any.
     pub backfill_left: Option<u64>,
     /// What became of such rows that were not sent.
@@ -79,6 +81,19 @@ impl Failures {
     pub fn iter(&self) -> impl Iterator<Item = (FaultKind, u64)> {
         self.0.iter().copied()
     }
+}
+
+/// How the slot stood when the guard looked last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotSample {
+    /// Bytes of WAL that it retains.
+    pub retained_bytes: u64,
+    /// Bytes that may be written before it is lost, where `max_slot_wal_keep_size` sets a limit.
+    pub safe_bytes: Option<i64>,
+    /// PostgreSQL's word for whether its WAL is still kept.
+    pub wal_status: Option<&'static str>,
+    /// Where the log ended.
+    pub end: Lsn,
 }
 
 /// How the deleting of old rows stands. Delivery does not depend on it.
@@ -214,6 +229,7 @@ impl Status {
             durable: None,
             received: None,
             retention: RetentionStatus::default(),
+            slot_sample: None,
             backfill_left: None,
             backfill: Totals::default(),
             status_updates: 0,

@@ -6,6 +6,7 @@ use anyhow::Result;
 use walrelay::postgres::migrations::create_table;
 use walrelay_testbed::{Delivery, Keep, Recorder, eventually};
 
+use crate::marks::wait_for_rows;
 use crate::setup::{last_line, said};
 use crate::world::{LONG, QUEUE, World, header, text};
 
@@ -338,5 +339,19 @@ async fn rows_of_one_id_and_of_partitions_come_once_each() -> Result<()> {
         .flat_map(|id| [*id; 2])
         .collect();
     assert_eq!(ids, twice);
+    Ok(())
+}
+
+/// R18, R22.
+#[tokio::test]
+async fn rows_that_were_there_are_marked_once_they_are_sent() -> Result<()> {
+    let world = World::new().await?.with_old_table().await?;
+    let old = world.old_rows(250).await?;
+    let relay = world.running().await?;
+    let recorder = world.recorder().await?;
+    recorder.wait_for_distinct(old.len(), LONG).await?;
+    world.wait_backfilled().await?;
+    wait_for_rows(&world.client, 250, 0).await?;
+    drop(relay);
     Ok(())
 }

@@ -11,6 +11,7 @@ mod broker_network;
 mod broker_queues;
 mod cli;
 mod complaint;
+mod dashboards;
 mod dead_letters;
 mod errands;
 mod faults;

@@ -230,7 +230,7 @@ async fn plain_role(world: &World) -> Result<String> {
     let role = format!("plain_{}", world.database.name());
     let sql = format!(
         "create role {role} login replication; grant usage on schema walrelay to {role};
-         grant select on walrelay.state, walrelay.mark_owners, walrelay.dead_letters, walrelay.skips to {role}"
+         grant select on walrelay.state, walrelay.slots, walrelay.backfill, walrelay.mark_owners, walrelay.dead_letters, walrelay.skips to {role}"
     );
     world.client.batch_execute(&sql).await?;
     Ok(role)

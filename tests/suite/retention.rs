@@ -1,6 +1,6 @@
 //! Retention: the running relay deletes rows that were sent long ago, and nothing of that is in delivery's way.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use walrelay_testbed::{RelayBuilder, eventually};
 
 use crate::purge::{DEAD_LETTERS, LEFT, ROWS};
@@ -24,8 +24,13 @@ async fn with_rows() -> Result<World> {
     for sql in [OUTBOX_TABLE, ROWS] {
         world.client.batch_execute(sql).await?;
     }
-    let relay = world.relay().build()?;
-    relay.setup().await?;
+    // The unsent ones stay so.
+    let setup = world
+        .relay()
+        .build()?
+        .run_command(&["setup", "--backfill", "none"])
+        .await?;
+    ensure!(setup.code() == Some(0), "{setup:?}");
     Ok(world)
 }
 
@@ -80,7 +85,7 @@ async fn a_missing_right_degrades_and_names_the_grant_and_delivery_goes_on() -> 
         .client
         .batch_execute(&format!(
             "create role {role} login replication; grant usage on schema walrelay to {role};
-             grant select on walrelay.mark_owners, walrelay.state to {role};
+             grant select on walrelay.mark_owners, walrelay.state, walrelay.slots, walrelay.backfill to {role};
              grant update (settled_commit_lsn, settled_tx_seq, settled_complete, unswept_xid) on walrelay.state to {role};
              grant select, update (sent_at) on outbox_events to {role}"
         ))

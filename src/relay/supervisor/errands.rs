@@ -268,7 +268,7 @@ impl Relay {
                     self.fail_session(fault, now);
                 }
             }
-            Done::Guarded => {}
+            Done::Guarded(sample) => self.status.send_modify(|status| status.slot_sample = sample),
         }
     }
 
