@@ -89,6 +89,8 @@ fn the_fixed_seeds_see_every_kind_of_fault_both_orders_a_standby_and_dead_letter
     let seen: HashSet<Kind> = runs.iter().flat_map(kinds).collect();
     assert_eq!(seen.len(), Kind::ALL.len());
     assert!(runs.iter().any(|run| run.strict) && runs.iter().any(|run| !run.strict));
+    let after: HashSet<_> = runs.iter().map(|run| run.after_publish).collect();
+    assert_eq!(after.len(), 3);
     assert!(runs.iter().any(|run| run.standby) && runs.iter().any(|run| !run.standby));
     let sets_aside = |run: &Settings| run.dead_letters && kinds(run).contains(&Kind::BindingRemoved);
     assert!(runs.iter().any(sets_aside));

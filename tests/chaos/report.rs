@@ -112,7 +112,7 @@ fn run(history: &History) -> String {
         "one relay"
     };
     format!(
-        "{}, {ordering}, window {}, {relays}, stream and {:?} queue, unroutable: {}",
+        "{}, {ordering}, window {}, {relays}, stream and {:?} queue, unroutable: {}, then: {}",
         seconds(history.lasted),
         settings.window,
         settings.queue,
@@ -120,7 +120,8 @@ fn run(history: &History) -> String {
             "dead letter"
         } else {
             "hold"
-        }
+        },
+        settings.after_publish,
     )
 }
 

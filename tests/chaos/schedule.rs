@@ -14,6 +14,8 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
     /// `ordering = "strict"`.
     pub(crate) strict: bool,
+    /// What becomes of a row once it is published.
+    pub(crate) after_publish: &'static str,
     /// `delivery.max_in_flight`.
     pub(crate) window: u32,
     /// A second relay on the same slot.
@@ -135,6 +137,7 @@ impl Settings {
                 .choice([QueueKind::Classic, QueueKind::Quorum])
                 .unwrap_or_default(),
             dead_letters: random.u8(..3) == 0,
+            after_publish: ["mark", "delete", "keep"][(seed % 3) as usize],
             large: 20_000,
         }
     }

@@ -233,6 +233,7 @@ fn relay(settings: &Settings) -> RelayBuilder {
                 "hold"
             },
         )
+        .env("WALRELAY_OUTBOX_AFTER_PUBLISH", settings.after_publish)
         .set("delivery.max_in_flight", &settings.window.to_string())
         .text("delivery.max_in_flight_bytes", "8MiB")
         .text("delivery.confirm_timeout", &seconds(4))

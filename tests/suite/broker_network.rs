@@ -4,6 +4,7 @@
 //! is told how far we are, and the process goes on, `--exit-on-halt` or not.
 
 use anyhow::{Context as _, Result};
+use std::collections::HashSet;
 use walrelay_testbed::{
     Direction, Keep, QueueOptions, Recorder, Relay, RelayBuilder, TcpProxy, eventually, shared_postgres,
 };
@@ -80,7 +81,7 @@ async fn while_the_broker_refuses_readiness_says_since_when_and_postgresql_hears
     let mut ids = world.commit_events(10).await?;
     recorder.wait_for_distinct(10, LONG).await?;
     // A delivery may be seen before its confirm.
-    wait_for_metric(&relay, "walrelay_in_flight_events", 0.0).await?;
+    wait_for_metric(&relay, "walrelay_confirmed_total", 10.0).await?;
 
     proxy.refuse().await;
     proxy.cut().await;
@@ -108,7 +109,14 @@ async fn while_the_broker_refuses_readiness_says_since_when_and_postgresql_hears
 
     proxy.pass().await?;
     recorder.wait_for_distinct(30, LONG).await?;
-    assert_eq!(recorder.message_ids(), ids);
+    // A connection that breaks again while the way opens may repeat some.
+    let mut seen = HashSet::new();
+    let first: Vec<_> = recorder
+        .message_ids()
+        .into_iter()
+        .filter(|id| seen.insert(id.clone()))
+        .collect();
+    assert_eq!(first, ids);
     relay.wait_ready(LONG).await?;
     only_links_were_lost(&relay).await
 }
@@ -125,7 +133,7 @@ async fn stalled(settings: &[(&str, &str)], cause: &str) -> Result<(World, Recor
     let mut relay = relay.start().await?;
     world.commit_events(10).await?;
     recorder.wait_for_distinct(10, LONG).await?;
-    wait_for_metric(&relay, "walrelay_in_flight_events", 0.0).await?;
+    wait_for_metric(&relay, "walrelay_confirmed_total", 10.0).await?;
     proxy.stall();
     world.commit_events(10).await?;
     wait_for_cause(&mut relay, "broker", cause).await?;
