@@ -357,7 +357,7 @@ async fn a_relay_killed_under_load_loses_nothing_and_repeats_little() -> Result<
 pub(crate) async fn wait_for_report(world: &World) -> Result<()> {
     let now = text(&world.client, "select clock_timestamp()::text").await?;
     let sql = format!(
-        "select (reply_time > '{now}')::text from pg_stat_replication, pg_replication_slots
+        "select coalesce(reply_time > '{now}', false)::text from pg_stat_replication, pg_replication_slots
          where pid = active_pid and database = current_database()"
     );
     let reported = async || {
