@@ -14,7 +14,8 @@
 //! take-over, repeats at most the window, what was settled and not reported (again at most a window: a report is due
 //! after as many), and the delivered part of one open transaction. Nacks with a queue that accepts repeat the window
 //! and each probe. Where the database or the way to it fails in the same round as a relay, what was not yet reported
-//! has no such bound, and duplicates are only required to fall into the round. A server that is restarted may have
+//! has no such bound, and duplicates are only required to fall into the round; nor has it where rows are marked or
+//! deleted, since a report waits for that, a second at most, and more is settled meanwhile (R18). A server that is restarted may have
 //! forgotten what was acknowledged since it last saved the slot; the relay recognises what it has delivered itself, but
 //! what an earlier process or another relay has delivered is the server's own duplicate.
 
@@ -228,7 +229,7 @@ impl Verdict {
             round.count(DEATHS) + take_overs
         };
         let deaths = turns(round);
-        if deaths > 0 && round.has(REPORTS_LOST) {
+        if deaths > 0 && (round.has(REPORTS_LOST) || history.settings.after_publish != "keep") {
             return;
         }
         let earlier = history.rounds.iter().take(number);

@@ -33,6 +33,8 @@ fn builder(stage: &Stage) -> RelayBuilder {
         .text("postgres.wal_sender_timeout", "2s")
         .text("postgres.status_interval", "500ms")
         .set("delivery.max_in_flight", &WINDOW.to_string())
+        // Where rows are marked, a report waits for them, and more may be settled meanwhile (R18).
+        .env("WALRELAY_OUTBOX_AFTER_PUBLISH", "keep")
 }
 
 /// An active relay and a standby.

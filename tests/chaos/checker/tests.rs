@@ -20,6 +20,7 @@ fn sound() -> History {
     let mut settings = Settings::of(1, Some(false));
     settings.window = WINDOW;
     settings.standby = false;
+    settings.after_publish = "keep";
     let mut history = History {
         settings,
         committed: HashMap::new(),
