@@ -160,10 +160,12 @@ impl Stage<'_> {
         self.retry_dead_letters().await?;
         let count = count_committed(client).await?;
         let all = async || journal.distinct() >= count;
-        let stream = while_it_moves("everything in the stream", journal, all).await;
+        if let Err(error) = while_it_moves("everything in the stream", journal, all).await {
+            eprintln!("{error:#}");
+        }
         let queue = queue.wait_for_distinct(usize::try_from(count)?, LONG).await;
         let acknowledged = self.acknowledged(client, journal).await;
-        for error in [stream, queue.map_err(anyhow::Error::from), acknowledged]
+        for error in [queue.map_err(anyhow::Error::from), acknowledged]
             .into_iter()
             .filter_map(Result::err)
         {

@@ -140,6 +140,8 @@ fn a_lost_event_fails() {
     let mut history = sound();
     history.stream.remove(place(30));
     assert_eq!(violations(&history), [Violation::NotInStream(id(30))]);
+    history.rounds.push(round(&[Kind::BrokerKilled]));
+    assert_eq!(violations(&history), []);
     history.queue.remove(&id(30));
     assert_eq!(violations(&history), [Violation::Lost(id(30))]);
     assert_eq!(Verdict::of(&history).figures.lost, 1);
