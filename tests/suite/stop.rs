@@ -85,6 +85,21 @@ async fn a_second_signal_ends_the_relay_at_once() -> Result<()> {
     Ok(())
 }
 
+/// Operators send it to have a configuration read again, and terminals when they close.
+#[tokio::test]
+async fn a_hang_up_signal_does_not_disturb_delivery() -> Result<()> {
+    let world = World::new().await?;
+    let recorder = world.recorder().await?;
+    let mut relay = world.running().await?;
+    relay.signal(Signal::HangUp)?;
+    relay
+        .wait_for_log("the signal", LONG, |line| line.contains("hang-up signal ignored"))
+        .await?;
+    world.commit_events(10).await?;
+    recorder.wait_for_distinct(10, LONG).await?;
+    Ok(())
+}
+
 /// Waits until the slot is free for another process.
 async fn wait_slot_free(world: &World) -> Result<()> {
     let sql = format!(
