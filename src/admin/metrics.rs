@@ -272,6 +272,13 @@ impl Collector for Snapshot {
             "cause",
             degraded.map(|fault| fault.kind.label()),
         )?;
+        labelled(
+            &mut encoder,
+            "slot_info",
+            "The slot that this relay is for",
+            "slot",
+            std::iter::once(status.slot.as_str()),
+        )?;
         let version = [env!("CARGO_PKG_VERSION")].into_iter();
         labelled(
             &mut encoder,
@@ -359,7 +366,10 @@ fn slot(encoder: &mut DescriptorEncoder<'_>, sample: Option<&SlotSample>) -> Res
 
 /// The histogram of the time from commit to confirm.
 fn latency(encoder: &mut DescriptorEncoder<'_>, latency: &Latency) -> Result<(), fmt::Error> {
-    let bounds = BOUNDS.iter().map(|micros| seconds(*micros)).chain([f64::MAX]);
+    let bounds = BOUNDS
+        .iter()
+        .map(|micros| seconds(*micros))
+        .chain([f64::INFINITY]);
     let buckets: Vec<_> = bounds.zip(latency.counts).collect();
     let sum = seconds(i64::try_from(latency.sum_micros).unwrap_or(i64::MAX));
     encoder
@@ -460,8 +470,10 @@ mod tests {
             "walrelay_confirmed_total 7",
             "walrelay_ready 0",
             "walrelay_role{role=\"active\"} 1",
+            "walrelay_slot_info{slot=\"walrelay\"} 1",
             "walrelay_halted{reason=\"slot_lost\"} 1",
             "walrelay_commit_to_confirm_seconds_bucket{le=\"0.004\"} 1",
+            "walrelay_commit_to_confirm_seconds_bucket{le=\"+Inf\"} 1",
             "walrelay_commit_to_confirm_seconds_sum 0.003",
             "walrelay_oldest_unsettled_event_age_seconds 0.0",
             "walrelay_risk{cause=\"standby_behind\"} 1",
