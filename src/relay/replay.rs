@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use walrelay_engine::DecodeError;
 use walrelay_engine::event::{MappingError, OutboxTable};
 use walrelay_engine::flow::{Replay, ReplayConfig, Replayed};
-use walrelay_engine::pgoutput;
+use walrelay_engine::pgoutput::read_insert;
 
 use reader::Chunk;
 pub use reader::count;
@@ -93,12 +93,9 @@ pub enum ReplayError {
     /// The table's rows cannot become messages.
     #[error(transparent)]
     Mapping(#[from] MappingError),
-    /// The rows are not what we made of them.
+    /// A table's columns or a row are not what we made of them.
     #[error("a row cannot be read")]
     Row(#[from] DecodeError),
-    /// The columns are not what we made of them.
-    #[error("the columns of a table cannot be read")]
-    Columns,
     /// The broker.
     #[error("{}", .0.message)]
     Broker(Fault),
@@ -112,7 +109,7 @@ impl ReplayError {
             Self::Database(error) => error.kind(),
             Self::Mapping(MappingError::PayloadType { .. }) => FaultKind::PayloadType,
             Self::Mapping(_) => FaultKind::ColumnMissing,
-            Self::Row(_) | Self::Columns => FaultKind::DatabaseProtocol,
+            Self::Row(_) => FaultKind::DatabaseProtocol,
             Self::Broker(fault) => fault.kind,
         }
     }
@@ -235,14 +232,13 @@ impl Replayer {
             if !self.engine.has_room(row.insert.len()) {
                 return Ok(());
             }
-            if let pgoutput::Message::Insert(insert) = pgoutput::Message::decode(&row.insert)? {
-                let created_at = row.created_at.unwrap_or_else(SystemTime::now);
-                let timestamp = created_at
-                    .duration_since(SystemTime::UNIX_EPOCH)
-                    .unwrap_or_default();
-                self.engine
-                    .admit(&chunk.mapping, &insert.new, &row.id, timestamp.as_secs());
-            }
+            let created_at = row.created_at.unwrap_or_else(SystemTime::now);
+            let timestamp = created_at
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default();
+            let insert = read_insert(&row.insert)?;
+            self.engine
+                .admit(&chunk.mapping, &insert.new, &row.id, timestamp.as_secs());
             chunk.rows.pop_front();
             // A row that fails at once leaves room for ever: the others are to be told of meanwhile.
             if now.elapsed() > TICK {

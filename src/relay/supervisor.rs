@@ -177,7 +177,9 @@ impl Relay {
         if let Err(error) = self.read_link(now) {
             self.fail_link(&error, now);
         }
-        self.backfill.admit(&mut self.flow, now);
+        if let Err(fault) = self.backfill.admit(&mut self.flow, now) {
+            self.fail_session(fault, now);
+        }
         self.read_stream(now);
         self.handle_timeouts(now);
         self.end_doubts(now);

@@ -5,7 +5,6 @@
 mod copy;
 mod load;
 mod start;
-mod table;
 
 use super::catalog::column;
 use super::control::ControlSession;
@@ -13,7 +12,7 @@ use super::error::Error;
 use super::identifier::{QualifiedTable, SlotName};
 use super::own_schema::Use;
 use super::preflight::Unfit;
-use table::Table;
+use super::rows::TextColumns;
 
 pub use copy::{Copied, Due, Order};
 pub(super) use copy::{Plan, copy, plan};
@@ -30,8 +29,13 @@ const fn table_use(purpose: &'static str, privileges: &'static str, table: &'sta
 
 /// Whether a table has a column for marks.
 pub(super) async fn has_marks(session: &ControlSession, name: &QualifiedTable) -> Result<bool, Error> {
-    let table = Table::read(session.client(), name).await?;
-    Ok(table.is_some_and(|table| table.has("sent_at")))
+    let columns = columns_of(session, name).await?;
+    Ok(columns.is_some_and(|columns| columns.column("sent_at").is_some()))
+}
+
+/// What a table has, for those who read no rows of it.
+async fn columns_of(session: &ControlSession, name: &QualifiedTable) -> Result<Option<TextColumns>, Error> {
+    TextColumns::find(session.client(), name, u32::MAX).await
 }
 
 /// How many rows of the slot are still to be sent.

@@ -243,7 +243,7 @@ impl Scan {
         let mut conditions = "t.id is not null".to_owned();
         if !filter.ids.is_empty() {
             parameters.push(Box::new(filter.ids.clone()));
-            let id = self.type_of("id");
+            let id = self.columns.type_of("id");
             conditions.push_str(&format!(" and t.id = any(${}::text[]::{id}[])", parameters.len()));
         }
         let (aggregate_type, aggregate_id) = filter.aggregate.clone().unzip();
@@ -270,13 +270,7 @@ impl Scan {
 
     /// A text parameter as a value of a column's type.
     fn cast(&self, name: &str, parameter: usize) -> String {
-        format!("${parameter}::text::{}", self.type_of(name))
-    }
-
-    fn type_of(&self, name: &str) -> &str {
-        self.columns
-            .column(name)
-            .map_or("text", |column| column.type_name.as_str())
+        format!("${parameter}::text::{}", self.columns.type_of(name))
     }
 }
 
