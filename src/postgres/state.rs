@@ -9,8 +9,8 @@ use super::catalog::column;
 use super::control::ControlSession;
 use super::error::{Error, Step};
 use super::identifier::{QualifiedTable, SlotName};
-use super::own_schema::Use;
 use super::preflight::Source;
+use super::table_use::Use;
 
 /// What decides which rows are published, as it was at one moment.
 ///
@@ -155,11 +155,7 @@ impl Baseline {
     /// # Errors
     /// A query fails; [`Error::GrantMissing`], [`Error::OwnSchema`] before migration 2.
     pub async fn load(session: &ControlSession, source: &Source) -> Result<(Option<Self>, Self), Error> {
-        const STATE: Use = Use {
-            purpose: "read the baseline",
-            privileges: "select",
-            table: "state",
-        };
+        const STATE: Use = Use::own("read the baseline", "select", &["state"]);
         let sql = format!(
             "select {}, s.system_id, s.timeline, s.publication, s.publication_oid, s.publication_xmin, \
              s.publication_options::text, s.members::text, s.tables::text \
@@ -206,11 +202,7 @@ impl Baseline {
     /// # Errors
     /// The statement fails.
     pub(super) async fn write_sweep_start(session: &ControlSession, slot: &SlotName) -> Result<(), Error> {
-        const STATE: Use = Use {
-            purpose: "record where sweeps begin",
-            privileges: "select, update",
-            table: "state",
-        };
+        const STATE: Use = Use::own("record where sweeps begin", "select, update", &["state"]);
         let sql = "update walrelay.state set unswept_xid = pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot()), \
                    unswept_since = now() where slot = $1 and unswept_xid is null";
         STATE
@@ -234,11 +226,7 @@ impl Baseline {
         author: Author,
         new_slot: bool,
     ) -> Result<(), Error> {
-        const STATE: Use = Use {
-            purpose: "write the baseline",
-            privileges: "select, insert, update",
-            table: "state",
-        };
+        const STATE: Use = Use::own("write the baseline", "select, insert, update", &["state"]);
         let invalid = |what| Error::Protocol {
             step: Step::Query(STATE.purpose),
             what,

@@ -117,7 +117,7 @@ async fn of_a_large_row_the_columns_are_read_that_the_stream_would_bring() -> Re
     let rows = scan.next(&session, 10, LIMIT * 10).await?;
     assert_eq!(rows.len(), 2);
     for (row, insert) in rows.iter().zip(&streamed[1..]) {
-        let payload = [&[b'w'], [0; 24].as_slice(), insert].concat();
+        let payload = [b"w", [0; 24].as_slice(), insert].concat();
         let mut condenser = Condenser::new(payload.len(), usize::try_from(LIMIT)?);
         condenser.feed(&payload)?;
         let payload = condenser.payload().context("a payload")?;

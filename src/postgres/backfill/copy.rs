@@ -7,13 +7,13 @@ use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 use walrelay_engine::Lsn;
 
-use super::{columns_of, table_use};
+use super::columns_of;
 use crate::postgres::catalog::column;
 use crate::postgres::control::{ControlSession, sql_error};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName, quote_identifier};
-use crate::postgres::own_schema::Use;
 use crate::postgres::preflight::Unfit;
+use crate::postgres::table_use::Use;
 use crate::postgres::walsender::within;
 
 /// How long the scan of one table may take. While it runs, the server cannot vacuum what is deleted meanwhile.
@@ -193,10 +193,10 @@ pub(in crate::postgres) async fn copy(
     plan: &Plan,
     streams_from: Lsn,
 ) -> Result<Copied, Error> {
-    const COPY: Use = table_use(
+    const COPY: Use = Use::own(
         "note the rows that are due",
         "select, insert, update",
-        "backfill, walrelay.backfills",
+        &["backfill", "backfills"],
     );
     let client = session.client();
     let settings = "set local statement_timeout = 0; set local row_security = off";

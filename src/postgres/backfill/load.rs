@@ -7,14 +7,14 @@ use tokio_postgres::Transaction;
 use walrelay_engine::Lsn;
 use walrelay_engine::key::{EventKey, TransactionKey};
 
-use super::table_use;
 use crate::postgres::catalog::{column, position};
 use crate::postgres::control::{ControlSession, bounded};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName};
-use crate::postgres::own_schema::{Use, check_stream};
+use crate::postgres::own_schema::check_stream;
 use crate::postgres::position::timestamp;
 use crate::postgres::rows::TextColumns;
+use crate::postgres::table_use::Use;
 
 /// The most rows of a batch.
 const BATCH_ROWS: u32 = 1000;
@@ -26,11 +26,7 @@ const SETTINGS: &str = "set transaction isolation level repeatable read, read on
                         set local enable_seqscan = off; set local enable_bitmapscan = off; \
                         set local enable_sort = off; set local jit = off";
 
-const LOAD: Use = table_use(
-    "read rows to be backfilled",
-    "select",
-    "backfill, walrelay.backfills",
-);
+const LOAD: Use = Use::own("read rows to be backfilled", "select", &["backfill", "backfills"]);
 
 /// Rows of one table, by rising numbers.
 #[derive(Debug)]
@@ -124,7 +120,7 @@ pub async fn remove(
     walsender_pid: i32,
     through: u64,
 ) -> Result<u64, Error> {
-    const REMOVE: Use = table_use("strike out backfilled rows", "select, delete", "backfill");
+    const REMOVE: Use = Use::own("strike out backfilled rows", "select, delete", &["backfill"]);
     let role = session.role().to_owned();
     let step = Step::Query(REMOVE.purpose);
     let transaction = bounded(step, session.client_mut().transaction()).await?;

@@ -4,7 +4,6 @@
 //! blanks, an `inet` gains `/32`. `concat` calls the type's output function, as pgoutput does, and sessions of ours have
 //! the stream's own settings.
 
-mod grants;
 mod scan;
 mod select;
 
@@ -18,7 +17,6 @@ use super::error::{Error, Step};
 use super::identifier::{QualifiedTable, quote_identifier};
 use crate::fault::FaultKind;
 
-pub(super) use grants::TableUse;
 pub(super) use scan::TIMESTAMPTZ;
 pub use scan::{Filter, Scan, TableRow};
 

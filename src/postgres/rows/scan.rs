@@ -6,11 +6,12 @@ use std::time::SystemTime;
 
 use tokio_postgres::types::{Oid, ToSql};
 
-use super::{TableUse, TextColumns, Unreadable, output_text};
+use super::{TextColumns, Unreadable, output_text};
 use crate::postgres::catalog::column;
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::{Error, SqlState};
 use crate::postgres::identifier::quote_identifier;
+use crate::postgres::table_use::Use;
 
 /// Oid of `timestamptz`; fixed in PostgreSQL's `pg_type.dat`.
 pub(in crate::postgres) const TIMESTAMPTZ: Oid = 1184;
@@ -208,13 +209,8 @@ impl Scan {
         statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Error> {
         let table = &self.columns.table;
-        let asked = TableUse {
-            purpose,
-            privileges: "select",
-            table,
-            own: None,
-        };
-        let result = asked.run(session.role(), statement).await;
+        let reading = Use::outbox(purpose, "select", table, &[]);
+        let result = reading.run(session.role(), statement).await;
         result.map_err(|error| {
             let Error::Server { step, source } = error else {
                 return error;
