@@ -15,8 +15,8 @@ use crate::config::{Sources, Validator};
 use crate::postgres::skips::Selector;
 
 pub use dead_letters::{
-    DeadLettersArgs, DeadLettersCommand, DeadLettersDiscardArgs, DeadLettersListArgs, DeadLettersRetryArgs,
-    DeadLettersShowArgs, FilterArgs,
+    ChosenArgs, DeadLettersArgs, DeadLettersCommand, DeadLettersDiscardArgs, DeadLettersListArgs,
+    DeadLettersRetryArgs, DeadLettersShowArgs, FilterArgs,
 };
 pub use upkeep::{PurgeArgs, ReplayArgs};
 

@@ -6,6 +6,7 @@
 //! and counted, and left to a sweep.
 
 mod batch;
+mod held;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -14,9 +15,11 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 pub use batch::{MarkBatch, Marked, SettledPrefix, TableIds};
+pub use held::HOLD;
 
 use crate::Lsn;
 use batch::of_table;
+use held::Held;
 use queue::Queue;
 
 /// Commit LSN and `tx_seq`. All events up to a *settled prefix* are settled, in stream order.
@@ -25,17 +28,11 @@ pub type Position = (Lsn, u64);
 /// An outbox table's place in the configuration.
 pub type TableNo = u16;
 
-/// How long a position is held back for marks (rule 18).
-pub const HOLD: Duration = Duration::from_secs(1);
-
 /// A batch is due when a position has been held back for so long: half of the time is left for the marking.
 const HOLD_DUE: Duration = Duration::from_millis(500);
 
 /// How often the settled prefix is stored while there is nothing to mark.
 const PREFIX_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Positions that move within so short a time are held back as one.
-const HOLD_STEP: Duration = Duration::from_millis(20);
 
 /// The queue's bounds: what a database that marks nothing for some seconds costs in memory.
 const MAX_IDS: usize = 65_536;
@@ -120,15 +117,6 @@ struct Locked {
     id: String,
     /// No later than its number in the queue.
     number: u64,
-}
-
-/// A position that waits for marks.
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    durable: Lsn,
-    /// It waits for the ids before this number.
-    through: u64,
-    since: Instant,
 }
 
 impl Marks {
@@ -261,35 +249,6 @@ impl Marks {
         self.recycle(batch.tables);
     }
 
-    /// How far positions may be reported: up to `durable`, but not beyond ids that are unmarked, unless they have been
-    /// waited for for [`HOLD`].
-    pub fn report(&mut self, durable: Lsn, now: Instant) -> Lsn {
-        let newest = self.held.back().map_or(self.released, |held| held.durable);
-        if durable > newest {
-            self.hold(durable, now);
-        }
-        while let Some(held) = self.held.front().copied() {
-            if self.done_before() < held.through {
-                if now < held.since + HOLD {
-                    break;
-                }
-                self.excuse(held.through);
-            }
-            self.released = held.durable;
-            self.held.pop_front();
-        }
-        self.released
-    }
-
-    /// How far positions may be reported by what the last [`report`](Self::report) knew, and when that changes by itself.
-    #[must_use]
-    pub fn reportable(&self, durable: Lsn) -> (Lsn, Option<Instant>) {
-        match self.held.front() {
-            Some(held) => (self.released, Some(held.since + HOLD)),
-            None => (durable, None),
-        }
-    }
-
     /// When [`poll_batch`](Self::poll_batch) has something to do, if nothing else happens.
     #[must_use]
     pub fn deadline(&self, prefix: Option<Position>, is_idle: bool) -> Option<Instant> {
@@ -368,44 +327,6 @@ impl Marks {
     pub const fn swept(&mut self, losses: u64, before: u64) {
         self.losses_swept = losses;
         self.seen = Some((Lsn::INVALID, before));
-    }
-
-    /// Moves a position to the ends of those that wait, or lets it pass where nothing is unmarked.
-    fn hold(&mut self, durable: Lsn, now: Instant) {
-        let through = self.queue.next();
-        if self.held.is_empty() && self.done_before() >= through {
-            self.released = durable;
-            return;
-        }
-        match self.held.back_mut() {
-            Some(last) if now < last.since + HOLD_STEP => {
-                last.durable = durable;
-                last.through = through;
-            }
-            Some(_) | None => self.held.push_back(Held {
-                durable,
-                through,
-                since: now,
-            }),
-        }
-    }
-
-    /// All ids before this number are marked, given up or excused.
-    fn done_before(&self) -> u64 {
-        let locked = self.locked.iter().map(|locked| locked.number);
-        let locked = locked.filter(|number| *number >= self.excused).min();
-        let first = self.queue.first().max(self.excused);
-        locked.map_or(first, |locked| locked.min(first))
-    }
-
-    fn excuse(&mut self, through: u64) {
-        let queued = through.saturating_sub(self.queue.first().max(self.excused));
-        let late = self.locked.iter().map(|locked| locked.number);
-        let locked = late
-            .filter(|number| (self.excused..through).contains(number))
-            .count();
-        self.counters.late += queued + u64::try_from(locked).unwrap_or(u64::MAX);
-        self.excused = self.excused.max(through);
     }
 
     /// When the next batch is due.

@@ -8,7 +8,7 @@ use super::confirm::confirmed;
 use super::table::{render, visible};
 use super::{Exit, block_on, in_session, print, resolve, say, with_remedy};
 use crate::cli::{
-    DeadLettersCommand, DeadLettersDiscardArgs, DeadLettersListArgs, DeadLettersRetryArgs,
+    ChosenArgs, DeadLettersCommand, DeadLettersDiscardArgs, DeadLettersListArgs, DeadLettersRetryArgs,
     DeadLettersShowArgs, FilterArgs,
 };
 use crate::config::Loaded;
@@ -85,13 +85,11 @@ fn show(args: &DeadLettersShowArgs, connector: &Connector, slot: &SlotName) -> a
 }
 
 fn retry(args: &DeadLettersRetryArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let filter = filter(&args.filter);
     let what = "retry delivers everything that the filter takes";
     let question = "Deliver again what the filter takes?";
-    if !(args.yes || is_exact(&filter) || confirmed(what, question)?) {
-        say("nothing was changed");
+    let Some(filter) = agreed(&args.chosen, what, question)? else {
         return Ok(Exit::Failed);
-    }
+    };
     let keys = block_on(in_session(connector, slot, async |session| {
         dead_letters::request_retry(session, slot, &filter).await
     }))?
@@ -108,13 +106,11 @@ fn retry(args: &DeadLettersRetryArgs, connector: &Connector, slot: &SlotName) ->
 }
 
 fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let filter = filter(&args.filter);
     let what = "discard gives up everything that the filter takes";
     let question = "Discard what the filter takes? It will not be delivered.";
-    if !(args.yes || is_exact(&filter) || confirmed(what, question)?) {
-        say("nothing was changed");
+    let Some(filter) = agreed(&args.chosen, what, question)? else {
         return Ok(Exit::Failed);
-    }
+    };
     let count = block_on(in_session(connector, slot, async |session| {
         dead_letters::discard(session, slot, &filter, &args.because).await
     }))?
@@ -129,6 +125,16 @@ fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, slot: &SlotName
         counted(count, "dead letter", "dead letters")
     ))?;
     Ok(Exit::Clean)
+}
+
+/// The filter, unless the person who was asked said no.
+fn agreed(args: &ChosenArgs, what: &str, question: &str) -> anyhow::Result<Option<Filter>> {
+    let filter = filter(&args.filter);
+    if args.yes || is_exact(&filter) || confirmed(what, question)? {
+        return Ok(Some(filter));
+    }
+    say("nothing was changed");
+    Ok(None)
 }
 
 fn filter(args: &FilterArgs) -> Filter {

@@ -35,6 +35,7 @@ pub mod slot;
 mod startup;
 pub mod state;
 mod synchronous;
+mod table_use;
 pub mod url;
 mod walsender;
 
@@ -57,5 +58,6 @@ pub use servers::FailedTry;
 pub use settled::Settled;
 pub use setup::{SetupOptions, setup, setup_with, teardown};
 pub use startup::{MIN_SERVER_MAJOR, ServerVersion};
+pub use table_use::Grantor;
 pub use url::{ConnectTarget, UrlError};
 pub use walsender::SystemIdentity;

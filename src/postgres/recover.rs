@@ -21,7 +21,7 @@ use super::preflight::{
 use super::report::{Outcome, SetupReport, SetupStep};
 use super::setup;
 use super::slot::{self, SlotState};
-use super::state::{Author, Baseline};
+use super::state::{Author, Baseline, Loaded};
 
 /// How a slot that is lost is to be recovered.
 #[derive(Debug, Clone, Default)]
@@ -255,7 +255,11 @@ async fn anew(
 
 /// What has changed since set-up, and what is there now.
 async fn mismatch(session: &ControlSession, source: &Source) -> Result<(Option<Mismatch>, Baseline), Error> {
-    let (baseline, observed) = Baseline::load(session, source).await?;
+    let Loaded {
+        stored: baseline,
+        observed,
+        ..
+    } = Baseline::load(session, source).await?;
     let Some(baseline) = baseline else {
         let slot = source.slot.clone();
         return Ok((Some(Mismatch::NoBaseline { slot }), observed));

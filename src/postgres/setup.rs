@@ -18,7 +18,7 @@ use super::preflight::{
 };
 use super::report::{Outcome, SetupReport, SetupStep, TeardownReport};
 use super::slot::{self, SlotState};
-use super::state::{Author, Baseline, MemberKind};
+use super::state::{Author, Baseline, Loaded, MemberKind};
 
 /// How a report names the baseline.
 const BASELINE: &str = "baseline of publication and tables";
@@ -341,7 +341,11 @@ async fn keep_baseline(
     added: &[QualifiedTable],
     report: &mut SetupReport,
 ) -> Result<(), Error> {
-    let (baseline, observed) = Baseline::load(session, source).await?;
+    let Loaded {
+        stored: baseline,
+        observed,
+        ..
+    } = Baseline::load(session, source).await?;
     let advice = "look for missed events, then run `walrelay recover`";
     let Some(baseline) = baseline else {
         let mismatch = Mismatch::NoBaseline {

@@ -12,8 +12,9 @@ use super::catalog::column;
 use super::control::{ControlSession, bounded};
 use super::error::{Error, Step};
 use super::identifier::SlotName;
-use super::own_schema::{Use, commit_synchronously};
+use super::own_schema::commit_synchronously;
 use super::position::EventPosition;
+use super::table_use::Use;
 
 /// Which event to skip. Parsed from `LSN:SEQ`, or else it is an id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,15 +58,6 @@ pub struct Skip {
     pub event_id: Option<String>,
 }
 
-/// A use of the table, for errors.
-const fn table_use(purpose: &'static str, privileges: &'static str) -> Use {
-    Use {
-        purpose,
-        privileges,
-        table: "skips",
-    }
-}
-
 /// Records that an event is to be skipped. An open request for the same event is replaced; true if there was none.
 ///
 /// Grants: usage on schema `walrelay`, select, insert and update on `walrelay.skips`.
@@ -78,7 +70,7 @@ pub async fn request(
     selector: &Selector,
     reason: &str,
 ) -> Result<bool, Error> {
-    const REQUEST: Use = table_use("record a skip", "select, insert, update");
+    const REQUEST: Use = Use::own("record a skip", "select, insert, update", &["skips"]);
     let (event_id, position) = match selector {
         Selector::EventId(id) => (Some(id.as_str()), None),
         Selector::Position(position) => (None, Some(*position)),
@@ -122,7 +114,7 @@ pub async fn take(
     key: &EventKey,
     event_id: Option<&str>,
 ) -> Result<Option<Skip>, Error> {
-    const TAKE: Use = table_use("look for a skip", "select");
+    const TAKE: Use = Use::own("look for a skip", "select", &["skips"]);
     let sql = "select id, reason, requested_by from walrelay.skips where slot = $1 and \
                ((settled_at is null and (event_id = $2 or (commit_lsn = $3::text::pg_lsn and tx_seq = $4))) \
                or (settled_commit_lsn = $3::text::pg_lsn and settled_tx_seq = $4 and settled_xid = $5)) \
@@ -165,7 +157,7 @@ pub async fn take(
 /// # Errors
 /// A statement fails.
 pub async fn settled(session: &mut ControlSession, skip: &Skip, key: &EventKey) -> Result<(), Error> {
-    const SETTLED: Use = table_use("record a settled skip", "select, update");
+    const SETTLED: Use = Use::own("record a settled skip", "select, update", &["skips"]);
     let role = session.role().to_owned();
     let step = Step::Query(SETTLED.purpose);
     let transaction = bounded(step, session.client_mut().transaction()).await?;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use walrelay_engine::flow::{BackfillTable, Flow, Intake, Unbound};
 
 use super::faults;
-use crate::fault::Fault;
+use crate::fault::{Fault, FaultKind};
 use crate::postgres::backfill::{Batch, Item};
 
 /// With fewer rows loaded than these, the next batch is fetched, so that the window does not run dry meanwhile.
@@ -98,7 +98,10 @@ impl Backfill {
     }
 
     /// Hands loaded rows to the flow for as long as it has room.
-    pub(super) fn admit(&mut self, flow: &mut Flow, now: Instant) {
+    ///
+    /// # Errors
+    /// A row is none.
+    pub(super) fn admit(&mut self, flow: &mut Flow, now: Instant) -> Result<(), Fault> {
         while flow.is_backfilling()
             && let Some(front) = self.loaded.front_mut()
         {
@@ -109,7 +112,9 @@ impl Backfill {
             match item {
                 Item::Row(row) => {
                     let Some(table) = &front.table else { break };
-                    if flow.handle_backfilled(table, row, now) == Intake::NoRoom {
+                    let intake = flow.handle_backfilled(table, row.key, &row.insert, now);
+                    let unread = |error| Fault::new(FaultKind::DatabaseProtocol, &error);
+                    if intake.map_err(unread)? == Intake::NoRoom {
                         break;
                     }
                 }
@@ -126,6 +131,7 @@ impl Backfill {
             self.rows -= 1;
         }
         self.end_if_over(flow, now);
+        Ok(())
     }
 
     /// What is to be asked of the database now; a relay that `stops` loads nothing more.
@@ -177,18 +183,13 @@ impl Backfill {
     }
 
     fn load(&mut self, flow: &mut Flow, batch: Batch) -> Result<(), Fault> {
-        let Batch {
-            schema,
-            name,
-            columns,
-            items,
-        } = batch;
+        let Batch { relation, items } = batch;
         let unfit = |error: Unbound| Fault::new(faults::unbound_kind(&error), &error);
-        // A table that was dropped has no columns to bind, nor rows to send.
-        let table = if items.iter().any(|item| matches!(item, Item::Row(_))) {
-            Some(flow.backfill_table(&schema, &name, &columns).map_err(unfit)?)
-        } else {
-            None
+        let has_rows = items.iter().any(|item| matches!(item, Item::Row(_)));
+        // A table that has been changed need not fit where none of its rows is to be sent.
+        let table = match relation.filter(|_| has_rows) {
+            Some(relation) => Some(flow.backfill_table(&relation).map_err(unfit)?),
+            None => None,
         };
         if let Some(last) = items.last() {
             self.through = last.number();

@@ -19,7 +19,7 @@ use super::task::poll_task;
 use crate::fault::Fault;
 use crate::postgres::dead_letters::{self, DeadLetter, Found, NewDeadLetter, RetryFate, State};
 use crate::postgres::skips::{self, Skip};
-use crate::postgres::slot::{SlotState, WalStatus};
+use crate::postgres::slot::WalStatus;
 use crate::postgres::{
     ControlSession, Error, EventPosition, KeptSession, QualifiedTable, SlotName, backfill, flushed_position,
     guard, timestamp,
@@ -359,13 +359,12 @@ async fn carry_out(
             }))
         }
         Errand::Guard => {
-            guard::check(session, &settings.source).await?;
-            let state = SlotState::read(session, slot).await?;
-            let end = flushed_position(session).await?;
-            Done::Guarded(state.map(|state| SlotSample {
-                retained_bytes: state.retained_bytes(end),
-                safe_bytes: state.safe_wal_size,
-                wal_status: state.wal_status.map(WalStatus::label),
+            let seen = guard::check(session, &settings.source).await?;
+            let end = seen.log_end;
+            Done::Guarded(seen.slot.map(|slot| SlotSample {
+                retained_bytes: slot.retained_bytes(end),
+                safe_bytes: slot.safe_wal_size,
+                wal_status: slot.wal_status.map(WalStatus::label),
                 end,
             }))
         }

@@ -129,10 +129,7 @@ async fn a_slot_whose_wal_was_removed_halts_and_is_not_made_anew() -> Result<()>
 #[tokio::test]
 async fn a_slot_dropped_in_mid_stream_halts_and_is_not_made_anew() -> Result<()> {
     let world = World::new().await?;
-    let recorder = world.recorder().await?;
-    let mut relay = world.running().await?;
-    world.commit_events(1).await?;
-    recorder.wait_for_distinct(1, LONG).await?;
+    let (mut relay, recorder) = world.delivering().await?;
     world.database.drop_slots().await?;
     halts(&mut relay, &["slot_missing"]).await?;
     stays_halted(&mut relay, "slot_missing").await?;
@@ -149,10 +146,7 @@ async fn a_slot_dropped_in_mid_stream_halts_and_is_not_made_anew() -> Result<()>
 #[tokio::test]
 async fn a_required_column_dropped_in_mid_stream_halts_before_the_first_row_without_it() -> Result<()> {
     let world = World::new().await?;
-    let recorder = world.recorder().await?;
-    let mut relay = world.running().await?;
-    world.commit_events(1).await?;
-    recorder.wait_for_distinct(1, LONG).await?;
+    let (mut relay, recorder) = world.delivering().await?;
     world
         .client
         .batch_execute("alter table outbox_events drop column event_type")
@@ -243,10 +237,7 @@ fn text_of<'a>(readiness: &'a Readiness, key: &str) -> Result<&'a str> {
 #[tokio::test]
 async fn a_publication_dropped_in_mid_stream_halts_before_the_rows_that_it_no_longer_has() -> Result<()> {
     let world = World::new().await?;
-    let recorder = world.recorder().await?;
-    let mut relay = world.running().await?;
-    world.commit_events(1).await?;
-    recorder.wait_for_distinct(1, LONG).await?;
+    let (mut relay, recorder) = world.delivering().await?;
     world.client.batch_execute("drop publication walrelay").await?;
     let before = commits(&world, &insert_into("outbox_events")).await?;
     halts(&mut relay, &["publication_missing"]).await?;
@@ -272,10 +263,7 @@ async fn a_publication_dropped_in_mid_stream_halts_before_the_rows_that_it_no_lo
 #[tokio::test]
 async fn a_row_inserted_while_the_table_had_another_name_halts_though_the_name_is_back() -> Result<()> {
     let world = World::new().await?;
-    let recorder = world.recorder().await?;
-    let mut relay = world.running().await?;
-    world.commit_events(1).await?;
-    recorder.wait_for_distinct(1, LONG).await?;
+    let (mut relay, recorder) = world.delivering().await?;
     world
         .client
         .batch_execute("alter table outbox_events rename to away")

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::hash::RandomState;
 use std::time::{Duration, Instant};
 
-pub use backfill::{BackfillTable, BackfilledRow, Unbound};
+pub use backfill::{BackfillTable, Unbound};
 pub use delivery::{CHANNEL, DeliveryError};
 pub use failure::{Discarded, Held, SetAside};
 pub use intake::{Intake, StreamError};

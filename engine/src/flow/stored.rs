@@ -7,7 +7,7 @@ use crate::decode::DecodeError;
 use crate::event::{InvalidRow, Mapping, MappingError, OutboxTable};
 use crate::key::EventKey;
 use crate::marks::TableNo;
-use crate::pgoutput::{self, TextValue, insert_of, relation_of};
+use crate::pgoutput::{TextValue, insert_of, read_insert, read_relation, relation_of};
 
 /// The oid of `text`, which stands for all columns but the payload: they are read as text whatever they are.
 /// Fixed in PostgreSQL's `pg_type.dat`.
@@ -93,12 +93,7 @@ impl StoredEvent {
             return Err(Unfit::NoPayloadColumn { schema, table });
         };
         let (relation, insert) = (self.relation(payload_type), self.insert());
-        let (pgoutput::Message::Relation(relation), pgoutput::Message::Insert(insert)) = (
-            pgoutput::Message::decode(&relation)?,
-            pgoutput::Message::decode(&insert)?,
-        ) else {
-            return Err(Unfit::NoPayloadColumn { schema, table });
-        };
+        let (relation, insert) = (read_relation(&relation)?, read_insert(&insert)?);
         let mapping = Mapping::bind(&relation, &configured.route).map_err(|error| match error {
             MappingError::ColumnMissing { column, .. } => Unfit::NotKept {
                 column: column.to_owned(),

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::held::HOLD_STEP;
 use super::*;
 
 const MILLISECOND: Duration = Duration::from_millis(1);

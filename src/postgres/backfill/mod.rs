@@ -5,33 +5,29 @@
 mod copy;
 mod load;
 mod start;
-mod table;
 
 use super::catalog::column;
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{QualifiedTable, SlotName};
-use super::own_schema::Use;
 use super::preflight::Unfit;
-use table::Table;
+use super::rows::TextColumns;
+use super::table_use::Use;
 
 pub use copy::{Copied, Due, Order};
 pub(super) use copy::{Plan, copy, plan};
 pub use load::{Batch, Item, load, remove};
 pub(super) use start::create_slot;
 
-const fn table_use(purpose: &'static str, privileges: &'static str, table: &'static str) -> Use {
-    Use {
-        purpose,
-        privileges,
-        table,
-    }
-}
-
 /// Whether a table has a column for marks.
 pub(super) async fn has_marks(session: &ControlSession, name: &QualifiedTable) -> Result<bool, Error> {
-    let table = Table::read(session.client(), name).await?;
-    Ok(table.is_some_and(|table| table.has("sent_at")))
+    let columns = columns_of(session, name).await?;
+    Ok(columns.is_some_and(|columns| columns.column("sent_at").is_some()))
+}
+
+/// What a table has, for those who read no rows of it.
+async fn columns_of(session: &ControlSession, name: &QualifiedTable) -> Result<Option<TextColumns>, Error> {
+    TextColumns::find(session.client(), name, u32::MAX).await
 }
 
 /// How many rows of the slot are still to be sent.
@@ -41,7 +37,7 @@ pub(super) async fn has_marks(session: &ControlSession, name: &QualifiedTable) -
 /// # Errors
 /// The query fails.
 pub async fn rows_left(session: &ControlSession, slot: &SlotName) -> Result<u64, Error> {
-    const COUNT: Use = table_use("count the rows to be backfilled", "select", "backfill");
+    const COUNT: Use = Use::own("count the rows to be backfilled", "select", &["backfill"]);
     let sql = "select count(*) from walrelay.backfill where slot = $1";
     let row = COUNT
         .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
@@ -57,7 +53,7 @@ pub async fn rows_left(session: &ControlSession, slot: &SlotName) -> Result<u64,
 /// # Errors
 /// [`Unfit::SetupInterrupted`], or the query fails.
 pub async fn waits(session: &ControlSession, slot: &SlotName) -> Result<bool, Error> {
-    const LOOK: Use = table_use("look whether set-up ended", "select", "slots, walrelay.backfill");
+    const LOOK: Use = Use::own("look whether set-up ended", "select", &["slots", "backfill"]);
     let sql = "select exists (select from walrelay.slots where slot = $1 and consistent_point is null), \
                exists (select from walrelay.backfill where slot = $1)";
     let row = LOOK
@@ -74,7 +70,7 @@ pub(super) async fn was_interrupted(
     session: &ControlSession,
     slot: &SlotName,
 ) -> Result<Option<bool>, Error> {
-    const LOOK: Use = table_use("look whether set-up ended", "select", "slots");
+    const LOOK: Use = Use::own("look whether set-up ended", "select", &["slots"]);
     if !is_installed(session).await? {
         return Ok(None);
     }
@@ -87,7 +83,7 @@ pub(super) async fn was_interrupted(
 
 /// Notes that the slot is about to be created: until [`copy`] has ended with it, it is of no use.
 pub(super) async fn begin_setup(session: &ControlSession, slot: &SlotName) -> Result<(), Error> {
-    const BEGIN: Use = table_use("note that set-up begins", "insert, update", "slots");
+    const BEGIN: Use = Use::own("note that set-up begins", "insert, update", &["slots"]);
     let sql = "insert into walrelay.slots (slot) values ($1) \
                on conflict (slot) do update set consistent_point = null, set_up_at = now()";
     BEGIN
@@ -98,10 +94,10 @@ pub(super) async fn begin_setup(session: &ControlSession, slot: &SlotName) -> Re
 
 /// Forgets the slot and all rows noted for it, if there is such a schema.
 pub(super) async fn forget(session: &ControlSession, slot: &SlotName) -> Result<(), Error> {
-    const FORGET: Use = table_use(
+    const FORGET: Use = Use::own(
         "forget what was to be backfilled",
         "delete",
-        "slots, walrelay.backfills, walrelay.backfill",
+        &["slots", "backfills", "backfill"],
     );
     if !is_installed(session).await? {
         return Ok(());

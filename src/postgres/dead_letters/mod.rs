@@ -13,7 +13,6 @@ use tokio_postgres::Row;
 
 use super::catalog::{column, position};
 use super::error::{Error, Step};
-use super::own_schema::Use;
 use super::position::EventPosition;
 
 pub use columns::Columns;
@@ -160,15 +159,6 @@ const SUMMARY: &str = "commit_lsn::text, tx_seq, outbox, xid, commit_time, event
                        discard_reason, discarded_at, discarded_by";
 /// How many they are.
 const SUMMARY_COLUMNS: usize = 18;
-
-/// A use of the table, for errors.
-const fn table_use(purpose: &'static str, privileges: &'static str) -> Use {
-    Use {
-        purpose,
-        privileges,
-        table: "dead_letters",
-    }
-}
 
 impl Summary {
     fn read(row: &Row, purpose: &'static str) -> Result<Self, Error> {

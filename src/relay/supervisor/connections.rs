@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use walrelay_engine::flow::{LogIdentity, StreamError};
 
-use super::{FAREWELL, Relay};
+use super::Relay;
 use crate::fault::{Class, Fault, FaultKind};
-use crate::rabbitmq::{BrokerError, Link};
+use crate::relay::broker::NotOpened;
 use crate::relay::faults;
 use crate::relay::session::Opened;
 use crate::relay::status::Role;
@@ -105,28 +105,24 @@ impl Relay {
         self.status.borrow().sessions == 0
     }
 
-    pub(super) fn link_opened(&mut self, result: Result<Link, Fault>, now: Instant) {
-        let link = match result {
-            Ok(link) => link,
-            Err(fault) => {
-                if self.brokers.failed(fault.kind) {
-                    self.note_halt(fault.kind);
-                }
-                return self.link_is_down(fault, now);
+    pub(super) fn link_opened(&mut self, result: Result<(), NotOpened>, now: Instant) {
+        if let Err(NotOpened { fault, needs_person }) = result {
+            if needs_person {
+                self.note_halt(fault.kind);
             }
-        };
-        self.brokers.connected();
-        if !self.broker.is_in_doubt() {
+            return self.link_is_down(fault, now);
+        }
+        let is_in_doubt = self.broker.side.is_in_doubt();
+        if let Some(link) = self.broker.side.up().filter(|_| !is_in_doubt) {
+            let (server_version, frame_max) = (link.server_version().map(str::to_owned), link.frame_max());
             tracing::info!(
-                broker = self.brokers.current().uri.endpoint(),
-                server_version = link.server_version(),
-                frame_max = link.frame_max(),
+                broker = self.broker.current().uri.endpoint(),
+                server_version,
+                frame_max,
                 "broker link up"
             );
         }
-        self.flow.link_up(link.frame_max(), link.max_message_bytes(), now);
         self.struck.link_opened(&self.flow);
-        self.broker.opened(link, now);
         self.status.send_modify(|status| status.links += 1);
     }
 
@@ -154,15 +150,6 @@ impl Relay {
         drop(self.database.failed(fault, now));
     }
 
-    pub(super) fn fail_link(&mut self, error: &BrokerError, now: Instant) {
-        let mut fault = self.brokers.current().fault(error);
-        if let Some((reply_code, reply_text)) = faults::refusal(error, self.brokers.current()) {
-            self.flow.link_refused(reply_code, reply_text, now);
-            fault.kind = FaultKind::BrokerClosed;
-        }
-        self.lose_link(fault, now);
-    }
-
     /// Gives up the link since what is in flight on it counts no more.
     pub(super) fn drop_outdated_link(&mut self, why: &str, now: Instant) {
         let fault = Fault {
@@ -174,7 +161,7 @@ impl Relay {
 
     /// Gives up a link for a reason of ours.
     pub(super) fn drop_link(&mut self, fault: Fault, now: Instant) {
-        if self.broker.up().is_some() {
+        if self.broker.side.up().is_some() {
             self.lose_link(fault, now);
         }
     }
@@ -187,11 +174,7 @@ impl Relay {
     fn link_is_down(&mut self, fault: Fault, now: Instant) {
         self.status
             .send_modify(|status| status.broker_failures.count(fault.kind));
-        self.flow.link_lost();
-        if let Some(link) = self.broker.failed(fault, now) {
-            // Nothing waits for this task: it answers the broker's close, or the deadline drops the socket.
-            tokio::spawn(link.dismiss((now + FAREWELL).into()));
-        }
+        self.broker.lost(&mut self.flow, fault, now);
     }
 
     fn note_halt(&mut self, kind: FaultKind) {

@@ -2,8 +2,9 @@
 
 use super::rig::*;
 use crate::Lsn;
-use crate::flow::{BackfillTable, BackfilledRow, Intake, Unbound};
+use crate::flow::{BackfillTable, Intake, Unbound};
 use crate::key::{EventKey, TransactionKey};
+use crate::pgoutput::{TextValue, insert_of, relation_of};
 use crate::policy::Policy;
 use crate::timestamp::PgTimestamp;
 
@@ -11,22 +12,23 @@ use crate::timestamp::PgTimestamp;
 const POSITION: u64 = 99;
 
 fn table(rig: &mut Rig, name: &str) -> Result<BackfillTable, Unbound> {
-    let columns = COLUMNS.map(|(name, type_oid)| (name.to_owned(), type_oid));
-    rig.flow.backfill_table("public", name, &columns)
+    rig.flow
+        .backfill_table(&relation_of("public", name, COLUMNS.into_iter()))
 }
 
-fn row(number: u64, aggregate: &str, payload: &str) -> BackfilledRow {
-    let transaction = TransactionKey::backfill(Lsn::new(POSITION), PgTimestamp::new(5));
-    let mut row = BackfilledRow::new(EventKey {
-        transaction,
+fn key(number: u64) -> EventKey {
+    EventKey {
+        transaction: TransactionKey::backfill(Lsn::new(POSITION), PgTimestamp::new(5)),
         tx_seq: number,
-    });
-    let id = format!("row {number}");
-    for value in [id.as_str(), "order", aggregate, "created", payload] {
-        row.push(Some(value));
     }
-    row.push(None);
-    row
+}
+
+/// A row with this aggregate and payload, which is not marked.
+fn row(number: u64, aggregate: &str, payload: TextValue<'_>) -> Vec<u8> {
+    let id = format!("row {number}");
+    let values = [id.as_str(), "order", aggregate, "created"].map(TextValue::Text);
+    let values: Vec<_> = values.into_iter().chain([payload, TextValue::Null]).collect();
+    insert_of(values.into_iter())
 }
 
 impl Rig {
@@ -38,12 +40,15 @@ impl Rig {
     }
 
     fn backfill(&mut self, number: u64) -> Intake {
-        self.backfill_row(&row(number, "42", "{}"))
+        self.backfill_row(number, "42", TextValue::Text("{}"))
     }
 
-    fn backfill_row(&mut self, row: &BackfilledRow) -> Intake {
+    fn backfill_row(&mut self, number: u64, aggregate: &str, payload: TextValue<'_>) -> Intake {
         let table = table(self, "outbox_events").unwrap();
-        self.flow.handle_backfilled(&table, row, self.now)
+        let insert = row(number, aggregate, payload);
+        self.flow
+            .handle_backfilled(&table, key(number), &insert, self.now)
+            .unwrap()
     }
 }
 
@@ -177,7 +182,7 @@ fn r8_a_backfilled_event_is_held_and_tried_again_as_any_other() {
 #[test]
 fn a_backfilled_event_becomes_a_dead_letter_by_policy() {
     let mut rig = Rig::backfilling(config_with(Policy::DeadLetter));
-    assert_eq!(rig.backfill_row(&row(1, "42", "")), Intake::Taken);
+    assert_eq!(rig.backfill_row(1, "42", TextValue::Text("")), Intake::Taken);
     assert_eq!(rig.set_aside(), Some(sent(1)));
     assert_eq!(rig.flow.backfill_settled(), 0);
     rig.store(300);
@@ -198,7 +203,10 @@ fn r14_strict_order_holds_within_the_backfill() {
     };
     let mut rig = Rig::backfilling(strict);
     for (number, aggregate) in [(1, "a"), (2, "a"), (3, "b")] {
-        assert_eq!(rig.backfill_row(&row(number, aggregate, "{}")), Intake::Taken);
+        assert_eq!(
+            rig.backfill_row(number, aggregate, TextValue::Text("{}")),
+            Intake::Taken
+        );
     }
     assert_eq!(rig.publish(), [sent(1), sent(3)]);
     rig.ack(1);
@@ -217,13 +225,11 @@ fn a_row_of_another_table_is_refused() {
 #[test]
 fn an_oversized_column_that_is_needed_makes_the_row_invalid() {
     let mut rig = Rig::backfilling(config(10, 100_000));
-    let mut large = BackfilledRow::new(row(1, "42", "{}").key);
-    for value in ["1", "order", "42", "created"] {
-        large.push(Some(value));
-    }
-    large.push_oversized(50, 40);
-    large.push(None);
-    assert_eq!(rig.backfill_row(&large), Intake::Taken);
+    let large = TextValue::Oversized {
+        length: 50,
+        limit: 40,
+    };
+    assert_eq!(rig.backfill_row(1, "42", large), Intake::Taken);
     assert_eq!(rig.held(), Some(sent(1)));
 }
 
