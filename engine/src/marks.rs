@@ -84,6 +84,8 @@ pub struct Marks {
     spare: Vec<TableIds>,
     /// After a failure: when to try again, and after how long the next time.
     retry: Option<(Instant, Duration)>,
+    /// After a failure that one row may be the reason of: ids before this number go one at a time.
+    alone_before: u64,
     held: VecDeque<Held>,
     released: Lsn,
     /// Ids before this number hold nothing back any more.
@@ -110,11 +112,12 @@ struct Wanted {
     is_refused: bool,
 }
 
-/// A row that somebody had locked.
+/// A row that somebody had locked, or that is not to be seen yet.
 #[derive(Debug)]
 struct Locked {
     table: TableNo,
     id: String,
+    xid: u32,
     /// No later than its number in the queue.
     number: u64,
 }
@@ -134,6 +137,7 @@ impl Marks {
             is_out: false,
             spare: Vec::new(),
             retry: None,
+            alone_before: 0,
             held: VecDeque::new(),
             released: Lsn::INVALID,
             excused: 0,
@@ -171,11 +175,15 @@ impl Marks {
         self.tables.get(usize::from(table)).is_some_and(Wanted::holds)
     }
 
-    /// An event is confirmed or discarded, and its row is to be marked. `prefix` is what the current session has settled
-    /// before it.
-    pub fn queue(&mut self, table: TableNo, id: &str, prefix: Option<Position>, now: Instant) {
+    /// An event is confirmed or discarded, and its row is to be marked. `xid` is the transaction that wrote it, 0 where that
+    /// is long ago; `prefix` is what the current session has settled before it.
+    pub fn queue(&mut self, table: TableNo, (id, xid): (&str, u32), prefix: Option<Position>, now: Instant) {
         let prefix = prefix.unwrap_or_default();
-        if id.len() > MAX_ID || !self.queue.push((table, id), prefix, now, (MAX_IDS, MAX_BYTES)) {
+        if id.len() > MAX_ID
+            || !self
+                .queue
+                .push((table, id, xid), prefix, now, (MAX_IDS, MAX_BYTES))
+        {
             self.give_up();
         }
     }
@@ -188,20 +196,24 @@ impl Marks {
             return None;
         }
         self.is_out = true;
-        let count = self.queue.len().min(self.settings.batch);
+        let is_alone = self.queue.first() < self.alone_before;
+        let count = self
+            .queue
+            .len()
+            .min(if is_alone { 1 } else { self.settings.batch });
         let mut tables = Vec::new();
         let (wanted, spare, mut given_up) = (&self.tables, &mut self.spare, 0);
         self.queue.oldest_ids(count, |entry, first, second| {
             if wanted.get(usize::from(entry.table)).is_some_and(Wanted::holds) {
-                of_table(&mut tables, spare, entry.table).push(first, second);
+                of_table(&mut tables, spare, entry.table).push(first, second, entry.xid);
             } else {
                 given_up += 1;
             }
         });
-        let are_locked_due = self.locked_retry.is_some_and(|(at, _)| now >= at);
+        let are_locked_due = !is_alone && self.locked_retry.is_some_and(|(at, _)| now >= at);
         if are_locked_due {
             for locked in &self.locked {
-                of_table(&mut tables, spare, locked.table).push(locked.id.as_bytes(), &[]);
+                of_table(&mut tables, spare, locked.table).push(locked.id.as_bytes(), &[], locked.xid);
             }
         }
         Some(MarkBatch {
@@ -234,6 +246,32 @@ impl Marks {
         let was_used = batch.prefix.is_some_and(|prefix| prefix.swept_before.is_some()) && marked_all;
         if was_used || self.seen.is_none() {
             self.seen = marked.seen;
+        }
+        self.recycle(batch.tables);
+    }
+
+    /// A batch has failed over one of its rows, by the look of it: its ids are tried again one by one, and one that fails alone
+    /// is given up, so that it keeps no other from its mark.
+    pub fn handle_row_failed(&mut self, batch: MarkBatch, now: Instant) {
+        let count = batch.through.saturating_sub(self.queue.first());
+        if count == 0 && !batch.are_locked_due {
+            return self.handle_failed(batch, now);
+        }
+        self.is_out = false;
+        self.retry = None;
+        self.stored = None;
+        if count == 1 && !batch.are_locked_due {
+            self.queue.drop_before(batch.through);
+            self.give_up();
+        } else {
+            self.alone_before = batch.through;
+        }
+        if batch.are_locked_due {
+            // Any of them may be the one.
+            for _ in 0..std::mem::take(&mut self.locked).len() {
+                self.give_up();
+            }
+            self.locked_retry = None;
         }
         self.recycle(batch.tables);
     }
@@ -378,19 +416,24 @@ impl Marks {
     }
 
     /// Keeps the ids of rows that somebody had locked, and of those tried again the ones that somebody still has.
-    fn note_locked(&mut self, locked: Vec<(TableNo, String)>, were_retried: bool, now: Instant) {
+    fn note_locked(&mut self, locked: Vec<(TableNo, String, u32)>, were_retried: bool, now: Instant) {
         let known = match were_retried {
             true => std::mem::take(&mut self.locked),
             false => Vec::new(),
         };
-        for (table, id) in locked {
+        for (table, id, xid) in locked {
             if self.locked.len() >= MAX_LOCKED {
                 self.give_up();
                 continue;
             }
             let same = known.iter().find(|known| known.table == table && known.id == id);
             let number = same.map_or(self.queue.first(), |known| known.number);
-            self.locked.push(Locked { table, id, number });
+            self.locked.push(Locked {
+                table,
+                id,
+                xid,
+                number,
+            });
         }
         let pause = match self.locked_retry {
             Some((_, pause)) if were_retried => Some(pause),
@@ -414,6 +457,7 @@ impl Marks {
             if self.spare.len() < self.tables.len() {
                 ids.text.clear();
                 ids.ends.clear();
+                ids.xids.clear();
                 self.spare.push(ids);
             }
         }

@@ -177,7 +177,8 @@ async fn keep(session: &mut ControlSession, source: &Source) -> Result<RecoverRe
         .write(session, &source.slot, Author::Recover, false)
         .await?;
     marks::claim(session, source, &server).await?;
-    Baseline::write_sweep_start(session, &source.slot).await?;
+    // Rows that were written while something else was published never came, and must not get their mark.
+    Baseline::write_sweep_start(session, &source.slot, mismatch.is_some()).await?;
     let retries = dead_letters::request_again(session, &source.slot).await?;
     Ok(RecoverReport {
         mismatch,
@@ -240,7 +241,7 @@ async fn anew(
     let (streams_from, copied): (Lsn, _) = backfill::create_slot(session, &source.slot, &plans).await?;
     let what = format!("slot {} (streams from {streams_from})", source.slot);
     report.push(what, Outcome::Created);
-    Baseline::write_sweep_start(session, &source.slot).await?;
+    Baseline::write_sweep_start(session, &source.slot, false).await?;
     let retries = dead_letters::request_again(session, &source.slot).await?;
     Ok(RecoverReport {
         mismatch,

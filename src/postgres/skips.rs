@@ -56,6 +56,8 @@ pub struct Skip {
     pub requested_by: String,
     /// The id of the event that it takes, where that has a usable one.
     pub event_id: Option<String>,
+    /// That event's table, for whoever [`settled`] is called for; [`take`] does not know it.
+    pub outbox: Option<String>,
 }
 
 /// Records that an event is to be skipped. An open request for the same event is replaced; true if there was none.
@@ -142,6 +144,7 @@ pub async fn take(
             reason: column(&row, 1, TAKE.purpose)?,
             requested_by: column(&row, 2, TAKE.purpose)?,
             event_id: event_id.map(str::to_owned),
+            outbox: None,
         })
     })
     .transpose()
@@ -163,7 +166,7 @@ pub async fn settled(session: &mut ControlSession, skip: &Skip, key: &EventKey) 
     let transaction = bounded(step, session.client_mut().transaction()).await?;
     commit_synchronously(&transaction, SETTLED.purpose).await?;
     let sql = "update walrelay.skips set settled_at = now(), settled_commit_lsn = $2::text::pg_lsn, \
-               settled_tx_seq = $3, settled_xid = $4, settled_event_id = $5 where id = $1 and settled_at is null";
+               settled_tx_seq = $3, settled_xid = $4, settled_event_id = $5, settled_outbox = $6 where id = $1 and settled_at is null";
     let position = EventPosition::from(key);
     let (lsn, sequence) = (position.lsn_text(), position.sequence());
     SETTLED
@@ -177,6 +180,7 @@ pub async fn settled(session: &mut ControlSession, skip: &Skip, key: &EventKey) 
                     &sequence,
                     &i64::from(key.transaction.xid),
                     &skip.event_id,
+                    &skip.outbox,
                 ],
             ),
         )

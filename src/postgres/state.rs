@@ -222,16 +222,23 @@ impl Baseline {
     }
 
     /// From here on the slot brings every row that is written: a sweep may touch no older one (rule 21). What is known
-    /// already stays.
+    /// already stays, unless it is to be said `anew`: after a time in which rows were written that the slot does not bring.
     ///
     /// # Errors
     /// The statement fails.
-    pub(super) async fn write_sweep_start(session: &ControlSession, slot: &SlotName) -> Result<(), Error> {
+    pub(super) async fn write_sweep_start(
+        session: &ControlSession,
+        slot: &SlotName,
+        anew: bool,
+    ) -> Result<(), Error> {
         const STATE: Use = Use::own("record where sweeps begin", "select, update", &["state"]);
         let sql = "update walrelay.state set unswept_xid = pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot()), \
-                   unswept_since = now() where slot = $1 and unswept_xid is null";
+                   unswept_since = now() where slot = $1 and (unswept_xid is null or $2)";
         STATE
-            .run(session.role(), session.client().execute(sql, &[&slot.as_str()]))
+            .run(
+                session.role(),
+                session.client().execute(sql, &[&slot.as_str(), &anew]),
+            )
             .await
             .map(drop)
     }

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use walrelay_engine::Lsn;
 use walrelay_engine::flow::{RetryToken, StoredEvent};
 use walrelay_engine::key::{EventKey, TransactionKey};
+use walrelay_engine::marks::TableNo;
 use walrelay_engine::window::Seq;
 
 use super::backfill::{Answer, Request};
@@ -44,6 +45,8 @@ pub(super) enum Errand {
     LookAfter {
         /// The held event.
         key: EventKey,
+        /// Its table's place in the configuration.
+        table: TableNo,
         /// Its id, where it has a usable one.
         event_id: Option<String>,
         /// Count the pending dead letters too; without that policy the role need not be allowed to.
@@ -296,8 +299,18 @@ async fn carry_out(
                     .await?,
             }
         }
-        Errand::LookAfter { key, event_id, count } => {
+        Errand::LookAfter {
+            key,
+            table,
+            event_id,
+            count,
+        } => {
+            let outbox = settings.source.tables.get(usize::from(table));
             let skip = skips::take(session, slot, &key, event_id.as_deref()).await?;
+            let skip = skip.map(|skip| Skip {
+                outbox: outbox.map(ToString::to_string),
+                ..skip
+            });
             let pending = match count {
                 true => Some(Counted {
                     count: dead_letters::pending_count(session, slot).await?,

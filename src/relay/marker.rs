@@ -18,7 +18,7 @@ use super::status::MarkStatus;
 use super::task::poll_task;
 use crate::fault::{Fault, FaultKind};
 use crate::postgres::marks::{self, MarkStream, Refusal, TablePlan};
-use crate::postgres::{Error, KeptSession, settled};
+use crate::postgres::{Error, KeptSession, SqlState, settled};
 
 /// What is known of the tables, for as long as nothing speaks against it.
 #[derive(Debug, Clone)]
@@ -169,7 +169,11 @@ impl Marker {
                 flow.handle_marked(batch, marked, now);
             }
             Some((batch, Err(error))) => {
-                flow.handle_marks_failed(batch, now);
+                if error.sqlstate().is_some_and(SqlState::is_of_a_row) {
+                    flow.handle_mark_refused(batch, now);
+                } else {
+                    flow.handle_marks_failed(batch, now);
+                }
                 failure = Some(error);
             }
             None => {}
@@ -289,7 +293,7 @@ async fn run(
             is_sound
         }
         Work::Sweep(step) => {
-            let done = sweep::carry_out(&session, stream.slot, &plan.tables, step).await;
+            let done = sweep::carry_out(&session, &settings.source, &plan.tables, step).await;
             let is_sound = done.is_ok();
             outcome.sweep = Some(done);
             is_sound

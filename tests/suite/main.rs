@@ -13,6 +13,7 @@ mod cli;
 mod complaint;
 mod dashboards;
 mod dead_letters;
+mod doubtful_rows;
 mod errands;
 mod faults;
 mod first_start;

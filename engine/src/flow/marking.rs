@@ -61,6 +61,11 @@ impl Flow {
         self.marks.handle_failed(batch, now);
     }
 
+    /// A batch of marks has failed over one of its rows, by the look of it.
+    pub fn handle_mark_refused(&mut self, batch: MarkBatch, now: Instant) {
+        self.marks.handle_row_failed(batch, now);
+    }
+
     /// Rows of the table with this place in the configuration cannot be marked, or can again (R20).
     pub fn refuse_marks(&mut self, table: TableNo, refused: bool) {
         self.marks.refuse(table, refused);
@@ -128,7 +133,8 @@ impl Flow {
         if self.marks.wants(entry.table)
             && let Some(id) = failure::event_id(entry)
         {
-            self.marks.queue(entry.table, id, self.prefix_to_store(), now);
+            let row = (id, entry.key.transaction.xid);
+            self.marks.queue(entry.table, row, self.prefix_to_store(), now);
         }
     }
 

@@ -273,7 +273,7 @@ fn copy_statement(plan: &Plan) -> String {
          where not exists (select from walrelay.dead_letters l where l.slot = $1 and l.outbox = $2 \
          and l.event_id = due.id) \
          and not exists (select from walrelay.skips s where s.slot = $1 and s.settled_at is not null \
-         and due.id in (s.event_id, s.settled_event_id)) \
+         and due.id in (s.event_id, s.settled_event_id) and coalesce(s.settled_outbox, $2) = $2) \
          and not exists (select from walrelay.backfill b join walrelay.backfills c on c.id = b.backfill \
          where b.slot = $1 and c.outbox = $2 and b.id = due.id) \
          order by due.ordering, due.id, due.place"

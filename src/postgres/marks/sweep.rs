@@ -132,7 +132,7 @@ pub async fn sweep(
          and t.id::text not in (select event_id from walrelay.dead_letters \
          where slot = $5 and outbox = $6 and event_id is not null) \
          and t.id::text not in (select coalesce(settled_event_id, event_id) from walrelay.skips \
-         where slot = $5 and coalesce(settled_event_id, event_id) is not null)), \
+         where slot = $5 and coalesce(settled_outbox, $6) = $6 and coalesce(settled_event_id, event_id) is not null)), \
          locked as materialized (select t.tableoid as o, t.ctid as c from {table} t \
          where t.ctid = any(array(select c from due)) and (t.tableoid, t.ctid) in (select o, c from due) \
          for {lock} of t skip locked), \

@@ -110,6 +110,7 @@ impl Relay {
             self.care.look_at = now + LOOK_INTERVAL;
             Errand::LookAfter {
                 key: held.key,
+                table: self.flow.held_table().unwrap_or_default(),
                 event_id: held.message_id.map(str::to_owned),
                 count: self.settings.flow.keep_rows,
             }

@@ -78,7 +78,7 @@ impl World {
                 );
                 if marked.locked.len() < locked {
                     self.marker.had_locked = true;
-                    marked.locked.push((ids.table, id.to_owned()));
+                    marked.locked.push((ids.table, id.to_owned(), 0));
                 } else {
                     marked.rows += 1;
                     self.marker.marked.insert(position);
