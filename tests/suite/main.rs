@@ -22,6 +22,7 @@ mod handshake;
 mod health;
 mod hosts;
 mod ignore_tables;
+mod inbox;
 mod kills;
 mod link;
 mod load;
