@@ -20,7 +20,8 @@ pub enum Arrival {
 }
 
 impl Inbox {
-    /// The table, for a migration. It can be run again at any time; it creates only what is missing.
+    /// The table, for a migration. It can be run again at any time; it creates only what is missing,
+    /// but waits for transactions that write to the table, and they wait for it.
     ///
     /// ```sql
     #[doc = include_str!("processed_events.sql")]

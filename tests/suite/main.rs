@@ -42,6 +42,7 @@ mod retry;
 mod rows;
 mod security;
 mod setup;
+mod shop;
 mod shutdown;
 mod source;
 mod standby;

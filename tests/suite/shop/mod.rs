@@ -1,0 +1,7 @@
+//! The shop of `examples/shop`: a retried request comes to one order, one event for each change, one effect at each consumer.
+
+mod actions;
+mod client;
+mod consumers;
+mod orders;
+mod service;
