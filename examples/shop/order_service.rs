@@ -148,15 +148,16 @@ async fn act(
     let status = match begun {
         Begun::UnderWay => {
             let outcome = call(&format!("order/{id}/{}", action.name()));
-            orders::finish(&mut session.client, id, outcome).await?
+            let status = orders::finish(&mut session.client, id, outcome).await?;
+            status.ok_or(Error::NoOrder)
         }
-        Begun::Before(status) => Some(status),
-        Begun::Refused(status) => return Err(Error::Refused { action, status }),
-        Begun::OtherRequest => return Err(Error::OtherRequest),
-        Begun::NoOrder => None,
+        Begun::Before(status) => Ok(status),
+        Begun::Refused(status) => Err(Error::Refused { action, status }),
+        Begun::OtherRequest => Err(Error::OtherRequest),
+        Begun::NoOrder => Err(Error::NoOrder),
     };
     session.give_back();
-    let status = status.ok_or(Error::NoOrder)?;
+    let status = status?;
     Ok(answer(
         StatusCode::OK,
         &json!({ "order_id": id, "status": status }),
