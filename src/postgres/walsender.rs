@@ -86,8 +86,8 @@ impl Walsender {
         })
     }
 
-    /// Runs `IDENTIFY_SYSTEM`: the cluster's identity.
-    pub(super) async fn identify(&mut self, deadline: Instant) -> Result<SystemIdentity, Error> {
+    /// Runs `IDENTIFY_SYSTEM`: the cluster's identity, and up to where its log is flushed.
+    pub(super) async fn identify(&mut self, deadline: Instant) -> Result<(SystemIdentity, Lsn), Error> {
         const STEP: Step = Step::IdentifySystem;
         let rows = within(deadline, STEP, self.query("IDENTIFY_SYSTEM", STEP)).await?;
         let row = rows.first().map(Vec::as_slice).unwrap_or_default();
@@ -98,7 +98,9 @@ impl Walsender {
             });
         };
         match (system_id.parse(), timeline.parse(), position.parse::<Lsn>()) {
-            (Ok(system_id), Ok(timeline), Ok(_)) => Ok(SystemIdentity { system_id, timeline }),
+            (Ok(system_id), Ok(timeline), Ok(flushed)) => {
+                Ok((SystemIdentity { system_id, timeline }, flushed))
+            }
             _ => Err(Error::Protocol {
                 step: STEP,
                 what: "a system id, timeline or position that is no number",

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use walrelay_engine::flow::{BackfillTable, Flow, Intake, Unbound};
+use walrelay_engine::key::{EventKey, TransactionKey};
 
 use super::faults;
 use crate::fault::Fault;
@@ -71,6 +72,7 @@ pub struct Totals {
 struct Loaded {
     /// None where no row of the batch is to be sent.
     table: Option<BackfillTable>,
+    copy: TransactionKey,
     items: VecDeque<Item>,
 }
 
@@ -113,14 +115,14 @@ impl Backfill {
                         break;
                     }
                 }
-                Item::Deleted { number } => {
-                    flow.pass_backfilled(*number);
-                    self.totals.deleted += 1;
-                }
-                Item::Marked { number } => {
-                    flow.pass_backfilled(*number);
-                    self.totals.marked += 1;
-                }
+                Item::Deleted { .. } => self.totals.deleted += 1,
+                Item::Marked { .. } => self.totals.marked += 1,
+            }
+            if !matches!(item, Item::Row(_)) {
+                flow.pass_backfilled(EventKey {
+                    transaction: front.copy,
+                    tx_seq: item.number(),
+                });
             }
             front.items.pop_front();
             self.rows -= 1;
@@ -181,6 +183,7 @@ impl Backfill {
             schema,
             name,
             columns,
+            copy,
             items,
         } = batch;
         let unfit = |error: Unbound| Fault::new(faults::unbound_kind(&error), &error);
@@ -196,6 +199,7 @@ impl Backfill {
         self.rows += items.len();
         self.loaded.push_back(Loaded {
             table,
+            copy,
             items: items.into(),
         });
         Ok(())

@@ -40,6 +40,7 @@ mod retention;
 mod retry;
 mod rows;
 mod security;
+mod set_back;
 mod setup;
 mod shutdown;
 mod source;

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow, Transaction};
+use tokio_postgres::{Row, SimpleQueryMessage, SimpleQueryRow, Transaction};
 use walrelay_engine::Lsn;
 use walrelay_engine::flow::BackfilledRow;
 use walrelay_engine::key::{EventKey, TransactionKey};
@@ -41,6 +41,8 @@ pub struct Batch {
     pub name: String,
     /// The columns that each row has, with the oids of their types.
     pub columns: Vec<(String, u32)>,
+    /// Which copying noted them: what stands for their transaction.
+    pub copy: TransactionKey,
     /// The rows.
     pub items: Vec<Item>,
 }
@@ -81,6 +83,28 @@ struct Found {
     is_marked: bool,
     /// The sizes of its columns as text.
     sizes: Vec<i64>,
+}
+
+/// The key of the first row that is noted for the slot, if there is one.
+///
+/// Grants: usage on schema `walrelay`, select on `walrelay.backfill` and `walrelay.backfills`.
+///
+/// # Errors
+/// The query fails.
+pub async fn first(session: &ControlSession, slot: &SlotName) -> Result<Option<EventKey>, Error> {
+    let sql = "select c.commit_lsn::text, c.copied_at, b.number from walrelay.backfill b \
+               join walrelay.backfills c on c.id = b.backfill \
+               where b.slot = $1 order by b.number limit 1";
+    let row = LOAD
+        .run(session.role(), session.client().query_opt(sql, &[&slot.as_str()]))
+        .await?;
+    let key = |row: &Row| {
+        Ok(EventKey {
+            transaction: copy_of(row)?,
+            tx_seq: unsigned(column(row, 2, LOAD.purpose)?),
+        })
+    };
+    row.as_ref().map(key).transpose()
 }
 
 /// Reads the next rows behind the number `after`, within one snapshot; none if no row is left. Values of more than
@@ -142,7 +166,7 @@ async fn next_batch(
     after: u64,
     max_event_bytes: usize,
 ) -> Result<Option<Batch>, Error> {
-    let sql = "select c.id, c.outbox, c.commit_lsn::text, c.copied_at from walrelay.backfill b \
+    let sql = "select c.commit_lsn::text, c.copied_at, c.id, c.outbox from walrelay.backfill b \
                join walrelay.backfills c on c.id = b.backfill \
                where b.slot = $1 and b.number > $2 order by b.number limit 1";
     let after = i64::try_from(after).unwrap_or(i64::MAX);
@@ -150,11 +174,9 @@ async fn next_batch(
         .run(role, transaction.query_opt(sql, &[&slot.as_str(), &after]))
         .await?;
     let Some(next) = next else { return Ok(None) };
-    let backfill: i64 = column(&next, 0, LOAD.purpose)?;
-    let outbox: &str = column(&next, 1, LOAD.purpose)?;
-    let commit_lsn: Lsn = position(&next, 2, LOAD.purpose)?.unwrap_or_default();
-    let copied_at: SystemTime = column(&next, 3, LOAD.purpose)?;
-    let key = TransactionKey::backfill(commit_lsn, timestamp(copied_at));
+    let key = copy_of(&next)?;
+    let backfill: i64 = column(&next, 2, LOAD.purpose)?;
+    let outbox: &str = column(&next, 3, LOAD.purpose)?;
 
     // Printed by us, so it parses; if not, there is no such table.
     let name: QualifiedTable = outbox.parse().unwrap_or_else(|_| QualifiedTable {
@@ -185,8 +207,16 @@ async fn next_batch(
         schema: name.schema,
         name: name.name,
         columns,
+        copy: key,
         items,
     }))
+}
+
+/// What stands for the transaction of a noted row, from the row's first columns.
+fn copy_of(row: &Row) -> Result<TransactionKey, Error> {
+    let commit_lsn: Lsn = position(row, 0, LOAD.purpose)?.unwrap_or_default();
+    let copied_at: SystemTime = column(row, 1, LOAD.purpose)?;
+    Ok(TransactionKey::backfill(commit_lsn, timestamp(copied_at)))
 }
 
 /// Looks the next noted rows up, with their marks and sizes, as many as a batch takes; without a table, all are gone.

@@ -17,7 +17,7 @@ use table::Table;
 
 pub use copy::{Copied, Due, Order};
 pub(super) use copy::{Plan, copy, plan};
-pub use load::{Batch, Item, load, remove};
+pub use load::{Batch, Item, first, load, remove};
 pub(super) use start::create_slot;
 
 const fn table_use(purpose: &'static str, privileges: &'static str, table: &'static str) -> Use {

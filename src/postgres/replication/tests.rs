@@ -22,7 +22,8 @@ fn pair() -> (Replication, UnixStream) {
         system_id: 7,
         timeline: 1,
     };
-    (Replication::new(session, identity, MAX_EVENT_BYTES), server)
+    let replication = Replication::new(session, identity, Lsn::new(100), MAX_EVENT_BYTES);
+    (replication, server)
 }
 
 fn frames(list: &[(u8, &[u8])]) -> Vec<u8> {

@@ -17,10 +17,7 @@ const OTHER_LOG: &str = "the database is another one than before";
 
 impl Relay {
     pub(super) fn session_opened(&mut self, result: Result<Opened, Fault>, now: Instant) {
-        let Opened {
-            session,
-            has_backfill,
-        } = match result {
+        let Opened { session, noted } = match result {
             Ok(opened) => opened,
             Err(fault) => return self.fail_session(fault, now),
         };
@@ -41,13 +38,17 @@ impl Relay {
             system_id: identity.system_id,
             timeline: identity.timeline,
         };
-        if self.flow.session_started(identity, now) {
+        let is_another = noted.is_some_and(|noted| !self.flow.knows_noted(noted));
+        if is_another {
+            self.flow.forget();
+        }
+        if self.flow.session_started(identity, session.flushed(), now) || is_another {
             self.struck.forget_position();
             self.drop_outdated_link(OTHER_LOG, now);
         }
         let slot = self.settings.database.source.slot.clone();
         self.watch = Some(Watch::new(session.connector().clone(), slot, now));
-        self.backfill.session_started(&mut self.flow, has_backfill);
+        self.backfill.session_started(&mut self.flow, noted.is_some());
         if let Some(settled) = session.settled() {
             if let Some(position) = settled.position {
                 tracing::info!(settled = %position, "events up to there are settled on record");

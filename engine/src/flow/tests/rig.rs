@@ -271,8 +271,17 @@ impl Rig {
         Self::started(config(10, 100_000))
     }
 
+    /// With a server that has not lost anything.
     pub(super) fn start_session(&mut self, timeline: u32) -> bool {
-        let replaced = self.flow.session_started(identity(timeline), self.now);
+        let received = self.flow.received().unwrap_or_default();
+        let flushed = self.flow.log.flushed().max(self.flow.barrier).max(received);
+        self.start_session_flushed(timeline, flushed.get())
+    }
+
+    pub(super) fn start_session_flushed(&mut self, timeline: u32, flushed: u64) -> bool {
+        let replaced = self
+            .flow
+            .session_started(identity(timeline), Lsn::new(flushed), self.now);
         self.take(&outbox_relation());
         replaced
     }
