@@ -375,8 +375,11 @@ impl Rig {
 
     /// The broker closes the channel over a message; the next link is up at once.
     pub(super) fn refuse(&mut self) {
-        self.flow
-            .link_refused(406, "PRECONDITION_FAILED - invalid headers", self.now);
+        self.refuse_with(406, "PRECONDITION_FAILED - invalid headers");
+    }
+
+    pub(super) fn refuse_with(&mut self, reply_code: u16, reply_text: &str) {
+        self.flow.link_refused(reply_code, reply_text, self.now);
         self.link_up();
     }
 
