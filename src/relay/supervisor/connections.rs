@@ -53,7 +53,7 @@ impl Relay {
             if let Some(position) = settled.position {
                 tracing::info!(settled = %position, "events up to there are settled on record");
                 self.flow
-                    .settled_before((position.commit_lsn, position.tx_seq), settled.barrier);
+                    .settled_before((position.commit_lsn, position.tx_seq), settled.barrier, now);
             }
             // What this process has marked itself is no news to it.
             if !settled.is_complete && self.is_first_session() {
