@@ -17,7 +17,7 @@ use super::session::DatabaseSettings;
 use super::status::SlotSample;
 use super::task::poll_task;
 use crate::fault::Fault;
-use crate::postgres::dead_letters::{self, DeadLetter, Found, NewDeadLetter, RetryFate, State};
+use crate::postgres::dead_letters::{self, Found, NewDeadLetter, RetryFate, State, Summary};
 use crate::postgres::skips::{self, Skip};
 use crate::postgres::slot::{SlotState, WalStatus};
 use crate::postgres::{
@@ -385,15 +385,18 @@ async fn load_retries(
     let mut outboxes: Vec<QualifiedTable> = Vec::new();
     let mut loaded = Vec::with_capacity(requests.len());
     for ((token, position), found) in requests.into_iter().zip(found) {
-        let letter = match found {
-            Found::DeadLetter(letter) if letter.summary.state == State::Retrying => letter,
-            Found::DeadLetter(_) | Found::Nothing => {
+        let (summary, columns) = match found {
+            Found::DeadLetter(letter) if letter.summary.state == State::Retrying => {
+                (letter.summary, Some(letter.columns.0))
+            }
+            Found::Unreadable(summary) if summary.state == State::Retrying => (*summary, None),
+            Found::DeadLetter(_) | Found::Unreadable(_) | Found::Nothing => {
                 loaded.push((token, LoadedRetry::NotRetrying(position)));
                 continue;
             }
             Found::Later => break,
         };
-        let event = stored_event(*letter);
+        let event = stored_event(summary, columns);
         let outbox = QualifiedTable {
             schema: event.schema.clone(),
             name: event.table.clone(),
@@ -419,8 +422,7 @@ async fn load_retries(
 }
 
 /// The event of a dead letter, its payload's type still to be looked up.
-fn stored_event(letter: DeadLetter) -> StoredEvent {
-    let summary = letter.summary;
+fn stored_event(summary: Summary, columns: Option<Vec<(String, Option<String>)>>) -> StoredEvent {
     // Printed by us, so it parses; if not, there is no such table.
     let outbox = summary.outbox.parse().unwrap_or(QualifiedTable {
         schema: String::new(),
@@ -439,6 +441,6 @@ fn stored_event(letter: DeadLetter) -> StoredEvent {
         payload_type: None,
         schema: outbox.schema,
         table: outbox.name,
-        columns: letter.columns.0,
+        columns,
     }
 }
