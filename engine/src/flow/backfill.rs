@@ -25,6 +25,8 @@ pub(super) struct Backfill {
     through: u64,
     /// Of which copies they were noted, and the newest number of each.
     copies: Vec<(TransactionKey, u64)>,
+    /// So many bytes the next row takes, where it waits for them.
+    waiting_bytes: usize,
 }
 
 impl Backfill {
@@ -34,6 +36,7 @@ impl Backfill {
 
     pub(super) const fn session_lost(&mut self) {
         self.is_active = false;
+        self.waiting_bytes = 0;
     }
 
     pub(super) fn forget(&mut self) {
@@ -42,6 +45,7 @@ impl Backfill {
 
     fn pass(&mut self, key: EventKey) {
         self.through = key.tx_seq;
+        self.waiting_bytes = 0;
         match self.copies.last_mut() {
             Some((copy, through)) if *copy == key.transaction => *through = key.tx_seq,
             Some(_) | None => self.copies.push((key.transaction, key.tx_seq)),
@@ -215,14 +219,18 @@ impl Flow {
             .window
             .oldest()
             .is_some_and(|entry| !entry.key.transaction.is_backfill());
-        let has_room = self.window.failed() == 0 && self.window.has_room(0);
+        let has_room = self.window.failed() == 0 && self.window.has_room(self.backfill.waiting_bytes);
         if !self.backfill.is_active || self.stopping || is_behind_stream || !has_room {
             return Intake::NoRoom;
         }
         let tuple = Tuple::from_raw(row.count, &row.values);
         let (window, scratch) = (&mut self.window, &mut self.scratch);
-        let Some(prepared) = prepare(&self.config, window, scratch, &table.0, &tuple, row.key) else {
-            return Intake::NoRoom;
+        let prepared = match prepare(&self.config, window, scratch, &table.0, &tuple, row.key) {
+            Ok(prepared) => prepared,
+            Err(bytes) => {
+                self.backfill.waiting_bytes = bytes;
+                return Intake::NoRoom;
+            }
         };
         self.counters.backfilled += 1;
         self.backfill.pass(row.key);

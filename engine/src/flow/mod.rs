@@ -141,6 +141,8 @@ struct Session {
     heard: Instant,
     /// Whether the last frame had to wait, so that nothing is read.
     paused: bool,
+    /// So many bytes its row takes, where it waits for them.
+    waiting_bytes: usize,
 }
 
 /// What lives as long as one AMQP connection.
@@ -238,6 +240,9 @@ struct Scratch {
     aggregates: Option<RandomState>,
     exchange: String,
     routing_key: String,
+    /// How many rows were encoded.
+    #[cfg(test)]
+    prepared: u64,
 }
 
 impl Flow {
@@ -307,6 +312,7 @@ impl Flow {
             received: Lsn::INVALID,
             heard: now,
             paused: false,
+            waiting_bytes: 0,
         });
         replaced
     }

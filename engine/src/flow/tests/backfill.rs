@@ -120,6 +120,22 @@ fn the_window_bounds_the_backfill_too() {
 }
 
 #[test]
+fn a_row_that_waits_for_bytes_is_encoded_once_more_when_there_is_room() {
+    let mut rig = Rig::backfilling(config(10, 1_000));
+    let large = row(2, "42", &"x".repeat(500));
+    assert_eq!(rig.backfill_row(&row(1, "42", &"x".repeat(500))), Intake::Taken);
+    for _ in 0..5 {
+        assert_eq!(rig.backfill_row(&large), Intake::NoRoom);
+    }
+    assert_eq!(rig.flow.scratch.prepared, 2);
+    rig.publish();
+    rig.ack_all();
+    assert_eq!(rig.backfill_row(&large), Intake::Taken);
+    assert_eq!(rig.flow.scratch.prepared, 3);
+    assert_eq!(rig.backfill(3), Intake::Taken, "a small one behind it");
+}
+
+#[test]
 fn what_is_out_is_not_backfilled_again_by_the_next_session() {
     let mut rig = Rig::backfilling(config(10, 100_000));
     assert_eq!(rig.backfill(1), Intake::Taken);
