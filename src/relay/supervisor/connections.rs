@@ -116,8 +116,8 @@ impl Relay {
                 return self.link_is_down(fault, now);
             }
         };
-        self.brokers.connected();
         if !self.broker.is_in_doubt() {
+            self.brokers.connected();
             tracing::info!(
                 broker = self.brokers.current().uri.endpoint(),
                 server_version = link.server_version(),
@@ -140,7 +140,7 @@ impl Relay {
     }
 
     pub(super) fn fail_session(&mut self, fault: Fault, now: Instant) {
-        self.note_halt(fault.kind);
+        self.note_database_halt(fault.kind);
         self.status
             .send_modify(|status| status.database_failures.count(fault.kind));
         if self.database.up().is_some() {
@@ -181,7 +181,9 @@ impl Relay {
     }
 
     pub(super) fn lose_link(&mut self, fault: Fault, now: Instant) {
-        self.note_halt(fault.kind);
+        if self.brokers.struck(fault.kind) {
+            self.note_halt(fault.kind);
+        }
         self.link_is_down(fault, now);
     }
 
@@ -192,6 +194,14 @@ impl Relay {
         if let Some(link) = self.broker.failed(fault, now) {
             // Nothing waits for this task: it answers the broker's close, or the deadline drops the socket.
             tokio::spawn(link.dismiss((now + FAREWELL).into()));
+        }
+    }
+
+    /// To be called before the side is told: what needs a person is looked at again before the process ends (R8).
+    pub(super) fn note_database_halt(&mut self, kind: FaultKind) {
+        let known = self.database.status().fault.as_ref();
+        if known.is_some_and(|known| known.kind == kind) {
+            self.note_halt(kind);
         }
     }
 

@@ -63,6 +63,7 @@ impl Relay {
             && (self.broker.has_lasted(now) || self.flow.counters().confirmed > self.struck.confirmed)
         {
             self.broker.proved();
+            self.brokers.connected();
         }
     }
 }
