@@ -171,7 +171,7 @@ mod tests {
                 wire: Wire::new(Stream::Unix(ours)),
                 connector: Connector::new("postgres://u@h".parse().unwrap()),
                 server_version: ServerVersion { major: 15, minor: 0 },
-                process_id: None,
+                process_id: 7,
             },
             identity: SystemIdentity {
                 system_id: 7,

@@ -115,7 +115,7 @@ impl Replication {
     /// The server process that streams to us, as `pg_replication_slots.active_pid` names it (rule 15). Behind a
     /// pooler it may be another number.
     #[must_use]
-    pub const fn process_id(&self) -> Option<i32> {
+    pub const fn process_id(&self) -> i32 {
         self.session.process_id
     }
 

@@ -3,6 +3,8 @@
 //! Each does one thing. Those that follow each other at once share a session, which then ends: no idle one holds up a
 //! smart shutdown (I8).
 
+use std::mem;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -85,6 +87,32 @@ pub(super) enum Errand {
     },
     /// Compare the publication with its baseline (R5).
     Guard,
+}
+
+/// Which errand it is, whatever its particulars.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ErrandKind {
+    Store,
+    LookAfter,
+    RecordSkip,
+    LoadRetries,
+    RecordRetries,
+    Backfill,
+    Guard,
+}
+
+impl Errand {
+    const fn kind(&self) -> ErrandKind {
+        match self {
+            Self::Store { .. } => ErrandKind::Store,
+            Self::LookAfter { .. } => ErrandKind::LookAfter,
+            Self::RecordSkip { .. } => ErrandKind::RecordSkip,
+            Self::LoadRetries { .. } => ErrandKind::LoadRetries,
+            Self::RecordRetries { .. } => ErrandKind::RecordRetries,
+            Self::Backfill { .. } => ErrandKind::Backfill,
+            Self::Guard => ErrandKind::Guard,
+        }
+    }
 }
 
 /// How many dead letters are pending: counting them takes a look at each, so what is known is carried on where it will
@@ -193,13 +221,24 @@ pub(super) enum LoadedRetry {
 pub(super) struct Errands {
     /// Here while no errand runs.
     session: Option<KeptSession>,
-    running: Option<Running>,
+    running: Option<(ErrandKind, Running)>,
     /// The session of the running errand is older than the stream.
     is_outdated: bool,
     not_before: Instant,
 }
 
 type Running = JoinHandle<(KeptSession, Result<Done, Error>)>;
+
+/// What came of an errand.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Which one.
+    pub(super) kind: ErrandKind,
+    /// Its result.
+    pub(super) result: Result<Done, Fault>,
+    /// The stream of its time is lost: a fault of that server tells nothing of the one that streams now.
+    pub(super) is_outdated: bool,
+}
 
 impl Errands {
     pub(super) fn new() -> Self {
@@ -222,15 +261,17 @@ impl Errands {
     }
 
     /// Starts an errand.
-    pub(super) fn start(&mut self, settings: &DatabaseSettings, errand: Errand) {
-        let settings = settings.clone();
+    pub(super) fn start(&mut self, settings: &Arc<DatabaseSettings>, errand: Errand) {
+        let settings = Arc::clone(settings);
         let kept = self.session.take();
-        self.running = Some(tokio::spawn(async move {
+        let kind = errand.kind();
+        let running = tokio::spawn(async move {
             let (connector, slot) = (&settings.connector, &settings.source.slot);
             let mut kept = kept.unwrap_or_else(|| KeptSession::new(connector.clone(), slot.clone()));
             let done = run(&mut kept, &settings, errand).await;
             (kept, done)
-        }));
+        });
+        self.running = Some((kind, running));
     }
 
     /// The stream is lost, perhaps with its server: the next errand opens a session of its own.
@@ -250,17 +291,23 @@ impl Errands {
     ///
     /// # Panics
     /// If the task panicked: half a relay must not live on.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Done, Fault>> {
-        let Some(running) = &mut self.running else {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        let Some((kind, running)) = &mut self.running else {
             return Poll::Pending;
         };
+        let kind = *kind;
         let (kept, result) = ready!(poll_task(running, cx));
         self.running = None;
-        self.session = Some(kept).filter(|_| !std::mem::take(&mut self.is_outdated));
-        if result.is_err() {
+        let is_outdated = mem::take(&mut self.is_outdated);
+        self.session = Some(kept).filter(|_| !is_outdated);
+        if result.is_err() && !is_outdated {
             self.not_before = Instant::now() + RETRY;
         }
-        Poll::Ready(result.map_err(|error| Fault::new(error.kind(), &error)))
+        Poll::Ready(Ended {
+            kind,
+            result: result.map_err(|error| Fault::new(error.kind(), &error)),
+            is_outdated,
+        })
     }
 }
 
@@ -444,3 +491,6 @@ fn stored_event(summary: Summary, columns: Option<Vec<(String, Option<String>)>>
         columns,
     }
 }
+
+#[cfg(test)]
+mod tests;

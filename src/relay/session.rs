@@ -106,14 +106,10 @@ async fn look_and_recover(settings: &DatabaseSettings, news: &Tell) -> Result<Lo
     look(&settings.connector, settings, news).await
 }
 
-/// Reads what is settled on record, now that nobody else can add to it (R19). Where our process id is unknown, another
-/// server could not be told from ours, so nothing is passed over.
+/// Reads what is settled on record, now that nobody else can add to it (R19).
 async fn with_settled(session: Replication, slot: &SlotName) -> Result<Replication, Error> {
-    let Some(process_id) = session.process_id() else {
-        return Ok(session);
-    };
     let control = ControlSession::open(session.connector(), slot).await?;
-    let settled = settled::load(&control, slot, session.identity(), process_id).await;
+    let settled = settled::load(&control, slot, session.identity(), session.process_id()).await;
     control.close().await;
     Ok(session.with_settled(settled?))
 }

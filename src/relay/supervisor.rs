@@ -10,12 +10,13 @@ mod retries;
 mod role;
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use walrelay_engine::PgTimestamp;
-use walrelay_engine::flow::{self, Flow, FlowConfig, Intake, Positions, Timeout};
+use walrelay_engine::flow::{Flow, FlowConfig, Intake, Positions, Timeout};
 use walrelay_engine::walsender::StatusUpdate;
 
 use doubt::Struck;
@@ -90,6 +91,8 @@ struct Relay {
     settings: RelaySettings,
     flow: Flow,
     database: Side<Replication, session::Opened>,
+    /// The settings of the database, with the server that streams, or did last.
+    streaming: Arc<session::DatabaseSettings>,
     broker: Side<Link>,
     brokers: Brokers,
     errands: Errands,
@@ -125,6 +128,7 @@ impl Relay {
             retention: Retention::new(&settings.retention, Instant::now()),
             wake: Wake::new(settings.database.start.wal_sender_timeout),
             brokers: settings.brokers.clone(),
+            streaming: Arc::new(settings.database.clone()),
             settings,
             database: Side::new("database"),
             broker: Side::new("broker"),
@@ -298,17 +302,13 @@ impl Relay {
         }
     }
 
-    /// Starts the next batch of marks, if one is due. Without our walsender's process id there is none: another server
-    /// could not be told from ours.
+    /// Starts the next batch of marks, if one is due.
     fn start_marks(&mut self, now: Instant) {
         let Some(session) = self.database.up() else { return };
-        let Some(process_id) = session.process_id() else {
-            return self.flow.set_marker(flow::Marker::Absent);
-        };
-        let stream = (process_id, session.identity().system_id);
-        let settings = self.settings.database.at(session.connector());
+        let stream = (session.process_id(), session.identity().system_id);
         self.flow.hold_prefix(self.care.has_unrecorded_skip());
-        self.marker.start_if_due(&mut self.flow, &settings, stream, now);
+        self.marker
+            .start_if_due(&mut self.flow, &self.streaming, stream, now);
     }
 
     /// Polls both sockets, both tries to connect and the look for a shutdown. What they bring is dealt with in the next
@@ -332,9 +332,9 @@ impl Relay {
             self.link_opened(result, now);
         }
         worked |= self.marker.poll(cx, &mut self.flow).is_ready();
-        if let Poll::Ready(result) = self.errands.poll(cx) {
+        if let Poll::Ready(ended) = self.errands.poll(cx) {
             worked = true;
-            self.errand_done(result, now);
+            self.errand_ended(ended, now);
         }
         if let Poll::Ready(retention) = self.retention.poll(cx) {
             worked = true;

@@ -13,7 +13,7 @@ const MAX_EVENT_BYTES: usize = 1000;
 fn pair() -> (Replication, UnixStream) {
     let (ours, server) = UnixStream::pair().unwrap();
     let session = Walsender {
-        process_id: None,
+        process_id: 7,
         wire: Wire::new(Stream::Unix(ours)),
         connector: Connector::new("postgres://u@h".parse().unwrap()),
         server_version: ServerVersion { major: 15, minor: 0 },

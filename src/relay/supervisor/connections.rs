@@ -1,5 +1,6 @@
 //! What follows when a connection is made, lost or given up.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use walrelay_engine::flow::{LogIdentity, StreamError};
@@ -46,6 +47,8 @@ impl Relay {
             self.struck.forget_position();
             self.drop_outdated_link(OTHER_LOG, now);
         }
+        // After a fail-over no SQL session may land on the server of before (R15).
+        self.streaming = Arc::new(self.settings.database.at(session.connector()));
         let slot = self.settings.database.source.slot.clone();
         self.watch = Some(Watch::new(session.connector().clone(), slot, now));
         self.backfill.session_started(&mut self.flow, noted.is_some());
