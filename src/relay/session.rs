@@ -82,6 +82,8 @@ async fn start(settings: &DatabaseSettings, news: &Tell) -> Result<Opened, Error
             }
             Started::SlotInUse(candidate) => candidate,
         };
+        // Its holder may not be told for a while.
+        tokio::time::sleep(standby::LOOK_INTERVAL).await;
     }
 }
 
