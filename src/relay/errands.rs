@@ -185,6 +185,8 @@ pub(super) enum Done {
         skip: Option<Skip>,
         /// The end of the server's flushed WAL.
         flushed: Lsn,
+        /// How much more may be written before the slot is lost, where there is a limit.
+        safe_bytes: Option<i64>,
         /// How many dead letters are pending, if that was asked.
         pending: Option<Counted>,
     },
@@ -352,10 +354,12 @@ async fn carry_out(
                 }),
                 false => None,
             };
+            let state = SlotState::read(session, slot).await?;
             Done::LookedAfter {
                 key,
                 skip,
                 flushed: flushed_position(session).await?,
+                safe_bytes: state.and_then(|state| state.safe_wal_size),
                 pending,
             }
         }

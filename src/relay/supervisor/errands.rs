@@ -266,13 +266,15 @@ impl Relay {
                 key,
                 skip,
                 flushed,
+                safe_bytes,
                 pending,
             } => {
                 // With as many as are allowed, events are held: a person who settles some makes room for them (R10).
                 if let Some(pending) = pending {
                     self.count_dead_letters(pending, now);
                 }
-                self.looked_after(key, skip, flushed, now);
+                self.looked_after(key, skip, now);
+                self.end_long_hold(key, flushed, safe_bytes, now);
             }
             Done::Recorded => self.care.unrecorded = None,
             Done::RetriesLoaded(loaded) => {
@@ -322,21 +324,29 @@ impl Relay {
         }
     }
 
-    fn looked_after(&mut self, key: EventKey, skip: Option<Skip>, flushed: Lsn, now: Instant) {
+    fn looked_after(&mut self, key: EventKey, skip: Option<Skip>, now: Instant) {
         if self.flow.held().is_none_or(|held| held.key != key) {
             return;
         }
-        if let Some(skip) = skip {
-            if self.flow.skip_held(now) {
-                tracing::warn!(
-                    commit_lsn = %key.transaction.commit_lsn,
-                    tx_seq = key.tx_seq,
-                    reason = skip.reason,
-                    requested_by = skip.requested_by,
-                    "held event skipped"
-                );
-                self.care.unrecorded = Some((skip, key));
-            }
+        if let Some(skip) = skip
+            && self.flow.skip_held(now)
+        {
+            tracing::warn!(
+                commit_lsn = %key.transaction.commit_lsn,
+                tx_seq = key.tx_seq,
+                reason = skip.reason,
+                requested_by = skip.requested_by,
+                "held event skipped"
+            );
+            self.care.unrecorded = Some((skip, key));
+            // Before any answer of the broker's queues a mark, with a prefix that covers the skip (R19).
+            self.flow.hold_prefix(true);
+        }
+    }
+
+    /// The event that is held becomes a dead letter where that has cost too much WAL, or the slot would soon be lost (R10).
+    fn end_long_hold(&mut self, key: EventKey, flushed: Lsn, safe_bytes: Option<i64>, now: Instant) {
+        if self.flow.held().is_none_or(|held| held.key != key) {
             return;
         }
         let began = match self.care.hold {
@@ -347,18 +357,15 @@ impl Relay {
             }
         };
         let written = flushed.bytes_since(began);
-        if self
-            .settings
-            .care
-            .hold_max_wal
-            .is_some_and(|limit| written > limit)
-            && self.flow.set_held_aside(now)
+        let limit = self.settings.care.hold_max_wal;
+        if limit.is_some_and(|limit| is_too_long(limit, written, safe_bytes)) && self.flow.set_held_aside(now)
         {
             tracing::warn!(
                 commit_lsn = %key.transaction.commit_lsn,
                 tx_seq = key.tx_seq,
                 written,
-                "held event becomes a dead letter: too much WAL was written meanwhile"
+                safe_bytes,
+                "held event becomes a dead letter: too much WAL was written, or too little more may be"
             );
         }
     }
@@ -393,6 +400,12 @@ impl Relay {
             );
         }
     }
+}
+
+/// Whether a hold has cost more than `limit` bytes of WAL, or less than a tenth of that is left before the slot is lost.
+fn is_too_long(limit: u64, written: u64, safe_bytes: Option<i64>) -> bool {
+    let is_low = |left: i64| u64::try_from(left).unwrap_or_default() < limit / 10;
+    written > limit || safe_bytes.is_some_and(is_low)
 }
 
 fn dead_letter(aside: &SetAside<'_>) -> NewDeadLetter {
@@ -433,6 +446,23 @@ mod tests {
             guard_interval: Duration::from_secs(60),
         };
         Care::new(now, &settings)
+    }
+
+    #[test]
+    fn r10_a_hold_ends_by_what_was_written_or_by_what_may_be() {
+        for (written, safe_bytes, is_over) in [
+            (1_000, None, false),
+            (1_001, None, true),
+            (0, Some(100), false),
+            (0, Some(99), true),
+            (0, Some(-1), true),
+        ] {
+            assert_eq!(
+                is_too_long(1_000, written, safe_bytes),
+                is_over,
+                "{written} {safe_bytes:?}"
+            );
+        }
     }
 
     /// Or readiness would stay red until its next turn.
