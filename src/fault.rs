@@ -175,9 +175,9 @@ fault_kinds! {
     /// A dead letter with the same key but of another transaction exists (after a restore).
     DeadLetterTaken: Halted, "dead_letter_taken",
         "look at the old one (`walrelay dead-letters show --key`) and delete its row from walrelay.dead_letters";
-    /// The server is older than 14.
+    /// The server is older than 14, or the database's encoding is none.
     DatabaseUnsupported: Halted, "database_unsupported",
-        "use PostgreSQL 14 to 18";
+        "use PostgreSQL 14 to 18, and a database whose encoding is another one than SQL_ASCII";
     /// `wal_level` is not `logical`.
     WalLevel: Halted, "wal_level",
         "alter system set wal_level = 'logical', then restart PostgreSQL";

@@ -284,6 +284,18 @@ impl Window {
         Some(self.first + seq(index))
     }
 
+    /// The places of the stream's events up to this position that are neither settled nor sent.
+    #[must_use]
+    pub fn waiting_through(&self, position: Position) -> Vec<Seq> {
+        let entries = (self.first..).zip(&self.entries);
+        entries
+            .take_while(|(_, entry)| entry.key.position() <= position)
+            .filter(|(_, entry)| !entry.key.transaction.is_backfill())
+            .filter(|(_, entry)| !matches!(entry.state, State::Sent | State::Settled))
+            .map(|(seq, _)| seq)
+            .collect()
+    }
+
     /// Whether it has an unsettled event of this commit LSN and `tx_seq`.
     #[must_use]
     pub fn has_unsettled(&self, position: (crate::Lsn, u64)) -> bool {

@@ -10,6 +10,7 @@ mod uri;
 pub use brokers::Brokers;
 pub use connect::Connector;
 pub use error::BrokerError;
+pub(crate) use error::refused_kind;
 pub use link::{Link, LinkEvent};
 pub use topology::Exchange;
 pub use uri::{BrokerUri, UriError};

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use walrelay_engine::flow::{BackfillTable, Flow, Intake, Unbound};
+use walrelay_engine::key::{EventKey, TransactionKey};
 
 use super::faults;
 use crate::fault::{Fault, FaultKind};
@@ -71,6 +72,7 @@ pub struct Totals {
 struct Loaded {
     /// None where no row of the batch is to be sent.
     table: Option<BackfillTable>,
+    copy: TransactionKey,
     items: VecDeque<Item>,
 }
 
@@ -118,14 +120,14 @@ impl Backfill {
                         break;
                     }
                 }
-                Item::Deleted { number } => {
-                    flow.pass_backfilled(*number);
-                    self.totals.deleted += 1;
-                }
-                Item::Marked { number } => {
-                    flow.pass_backfilled(*number);
-                    self.totals.marked += 1;
-                }
+                Item::Deleted { .. } => self.totals.deleted += 1,
+                Item::Marked { .. } => self.totals.marked += 1,
+            }
+            if !matches!(item, Item::Row(_)) {
+                flow.pass_backfilled(EventKey {
+                    transaction: front.copy,
+                    tx_seq: item.number(),
+                });
             }
             front.items.pop_front();
             self.rows -= 1;
@@ -183,7 +185,11 @@ impl Backfill {
     }
 
     fn load(&mut self, flow: &mut Flow, batch: Batch) -> Result<(), Fault> {
-        let Batch { relation, items } = batch;
+        let Batch {
+            relation,
+            copy,
+            items,
+        } = batch;
         let unfit = |error: Unbound| Fault::new(faults::unbound_kind(&error), &error);
         let has_rows = items.iter().any(|item| matches!(item, Item::Row(_)));
         // A table that has been changed need not fit where none of its rows is to be sent.
@@ -197,6 +203,7 @@ impl Backfill {
         self.rows += items.len();
         self.loaded.push_back(Loaded {
             table,
+            copy,
             items: items.into(),
         });
         Ok(())

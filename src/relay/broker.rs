@@ -88,7 +88,9 @@ impl Broker {
     ) -> Poll<Result<(), NotOpened>> {
         self.side.poll_opened(cx).map(|result| match result {
             Ok(link) => {
-                self.brokers.connected();
+                if !self.side.is_in_doubt() {
+                    self.brokers.connected();
+                }
                 publisher.link_up(link.frame_max(), link.max_message_bytes(), now);
                 self.side.opened(link, now);
                 Ok(())
@@ -98,6 +100,17 @@ impl Broker {
                 fault,
             }),
         })
+    }
+
+    /// Nothing speaks against the link any more.
+    pub(super) fn proved(&mut self) {
+        self.side.proved();
+        self.brokers.connected();
+    }
+
+    /// A link that was up is lost for this; whether each broker has failed in a row in a way that does not heal alone.
+    pub(super) fn struck(&mut self, kind: FaultKind) -> bool {
+        self.brokers.struck(kind)
     }
 
     /// Polls the link's socket.

@@ -3,6 +3,8 @@
 //! Each does one thing. Those that follow each other at once share a session, which then ends: no idle one holds up a
 //! smart shutdown (I8).
 
+use std::mem;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -18,9 +20,9 @@ use super::session::DatabaseSettings;
 use super::status::SlotSample;
 use super::task::poll_task;
 use crate::fault::Fault;
-use crate::postgres::dead_letters::{self, DeadLetter, Found, NewDeadLetter, RetryFate, State};
+use crate::postgres::dead_letters::{self, Found, NewDeadLetter, RetryFate, State, Summary};
 use crate::postgres::skips::{self, Skip};
-use crate::postgres::slot::WalStatus;
+use crate::postgres::slot::{SlotState, WalStatus};
 use crate::postgres::{
     ControlSession, Error, EventPosition, KeptSession, QualifiedTable, SlotName, backfill, flushed_position,
     guard, timestamp,
@@ -88,6 +90,32 @@ pub(super) enum Errand {
     },
     /// Compare the publication with its baseline (R5).
     Guard,
+}
+
+/// Which errand it is, whatever its particulars.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ErrandKind {
+    Store,
+    LookAfter,
+    RecordSkip,
+    LoadRetries,
+    RecordRetries,
+    Backfill,
+    Guard,
+}
+
+impl Errand {
+    const fn kind(&self) -> ErrandKind {
+        match self {
+            Self::Store { .. } => ErrandKind::Store,
+            Self::LookAfter { .. } => ErrandKind::LookAfter,
+            Self::RecordSkip { .. } => ErrandKind::RecordSkip,
+            Self::LoadRetries { .. } => ErrandKind::LoadRetries,
+            Self::RecordRetries { .. } => ErrandKind::RecordRetries,
+            Self::Backfill { .. } => ErrandKind::Backfill,
+            Self::Guard => ErrandKind::Guard,
+        }
+    }
 }
 
 /// How many dead letters are pending: counting them takes a look at each, so what is known is carried on where it will
@@ -160,6 +188,8 @@ pub(super) enum Done {
         skip: Option<Skip>,
         /// The end of the server's flushed WAL.
         flushed: Lsn,
+        /// How much more may be written before the slot is lost, where there is a limit.
+        safe_bytes: Option<i64>,
         /// How many dead letters are pending, if that was asked.
         pending: Option<Counted>,
     },
@@ -196,13 +226,24 @@ pub(super) enum LoadedRetry {
 pub(super) struct Errands {
     /// Here while no errand runs.
     session: Option<KeptSession>,
-    running: Option<Running>,
+    running: Option<(ErrandKind, Running)>,
     /// The session of the running errand is older than the stream.
     is_outdated: bool,
     not_before: Instant,
 }
 
 type Running = JoinHandle<(KeptSession, Result<Done, Error>)>;
+
+/// What came of an errand.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Which one.
+    pub(super) kind: ErrandKind,
+    /// Its result.
+    pub(super) result: Result<Done, Fault>,
+    /// The stream of its time is lost: a fault of that server tells nothing of the one that streams now.
+    pub(super) is_outdated: bool,
+}
 
 impl Errands {
     pub(super) fn new() -> Self {
@@ -225,15 +266,17 @@ impl Errands {
     }
 
     /// Starts an errand.
-    pub(super) fn start(&mut self, settings: &DatabaseSettings, errand: Errand) {
-        let settings = settings.clone();
+    pub(super) fn start(&mut self, settings: &Arc<DatabaseSettings>, errand: Errand) {
+        let settings = Arc::clone(settings);
         let kept = self.session.take();
-        self.running = Some(tokio::spawn(async move {
+        let kind = errand.kind();
+        let running = tokio::spawn(async move {
             let (connector, slot) = (&settings.connector, &settings.source.slot);
             let mut kept = kept.unwrap_or_else(|| KeptSession::new(connector.clone(), slot.clone()));
             let done = run(&mut kept, &settings, errand).await;
             (kept, done)
-        }));
+        });
+        self.running = Some((kind, running));
     }
 
     /// The stream is lost, perhaps with its server: the next errand opens a session of its own.
@@ -253,17 +296,23 @@ impl Errands {
     ///
     /// # Panics
     /// If the task panicked: half a relay must not live on.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Done, Fault>> {
-        let Some(running) = &mut self.running else {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        let Some((kind, running)) = &mut self.running else {
             return Poll::Pending;
         };
+        let kind = *kind;
         let (kept, result) = ready!(poll_task(running, cx));
         self.running = None;
-        self.session = Some(kept).filter(|_| !std::mem::take(&mut self.is_outdated));
-        if result.is_err() {
+        let is_outdated = mem::take(&mut self.is_outdated);
+        self.session = Some(kept).filter(|_| !is_outdated);
+        if result.is_err() && !is_outdated {
             self.not_before = Instant::now() + RETRY;
         }
-        Poll::Ready(result.map_err(|error| Fault::new(error.kind(), &error)))
+        Poll::Ready(Ended {
+            kind,
+            result: result.map_err(|error| Fault::new(error.kind(), &error)),
+            is_outdated,
+        })
     }
 }
 
@@ -318,10 +367,12 @@ async fn carry_out(
                 }),
                 false => None,
             };
+            let state = SlotState::read(session, slot).await?;
             Done::LookedAfter {
                 key,
                 skip,
                 flushed: flushed_position(session).await?,
+                safe_bytes: state.and_then(|state| state.safe_wal_size),
                 pending,
             }
         }
@@ -397,15 +448,18 @@ async fn load_retries(
     let mut outboxes: Vec<QualifiedTable> = Vec::new();
     let mut loaded = Vec::with_capacity(requests.len());
     for ((token, position), found) in requests.into_iter().zip(found) {
-        let letter = match found {
-            Found::DeadLetter(letter) if letter.summary.state == State::Retrying => letter,
-            Found::DeadLetter(_) | Found::Nothing => {
+        let (summary, columns) = match found {
+            Found::DeadLetter(letter) if letter.summary.state == State::Retrying => {
+                (letter.summary, Some(letter.columns.0))
+            }
+            Found::Unreadable(summary) if summary.state == State::Retrying => (*summary, None),
+            Found::DeadLetter(_) | Found::Unreadable(_) | Found::Nothing => {
                 loaded.push((token, LoadedRetry::NotRetrying(position)));
                 continue;
             }
             Found::Later => break,
         };
-        let event = stored_event(*letter);
+        let event = stored_event(summary, columns);
         let outbox = QualifiedTable {
             schema: event.schema.clone(),
             name: event.table.clone(),
@@ -431,8 +485,7 @@ async fn load_retries(
 }
 
 /// The event of a dead letter, its payload's type still to be looked up.
-fn stored_event(letter: DeadLetter) -> StoredEvent {
-    let summary = letter.summary;
+fn stored_event(summary: Summary, columns: Option<Vec<(String, Option<String>)>>) -> StoredEvent {
     // Printed by us, so it parses; if not, there is no such table.
     let outbox = summary.outbox.parse().unwrap_or(QualifiedTable {
         schema: String::new(),
@@ -451,6 +504,9 @@ fn stored_event(letter: DeadLetter) -> StoredEvent {
         payload_type: None,
         schema: outbox.schema,
         table: outbox.name,
-        columns: letter.columns.0,
+        columns,
     }
 }
+
+#[cfg(test)]
+mod tests;

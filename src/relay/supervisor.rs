@@ -12,12 +12,13 @@ mod role;
 mod telling;
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use walrelay_engine::PgTimestamp;
-use walrelay_engine::flow::{self, Flow, FlowConfig, Intake, Positions, Timeout};
+use walrelay_engine::flow::{Flow, FlowConfig, Intake, Positions, Timeout};
 use walrelay_engine::walsender::StatusUpdate;
 
 use doubt::Struck;
@@ -87,6 +88,8 @@ struct Relay {
     settings: RelaySettings,
     flow: Flow,
     database: Side<Replication, session::Opened>,
+    /// The settings of the database, with the server that streams, or did last.
+    streaming: Arc<session::DatabaseSettings>,
     broker: Broker,
     errands: Errands,
     backfill: Backfill,
@@ -121,6 +124,7 @@ impl Relay {
             retention: Retention::new(&settings.retention, Instant::now()),
             wake: Wake::new(settings.database.start.wal_sender_timeout),
             broker: Broker::new(settings.brokers.clone()),
+            streaming: Arc::new(settings.database.clone()),
             settings,
             database: Side::new("database"),
             status,
@@ -257,17 +261,13 @@ impl Relay {
         }
     }
 
-    /// Starts the next batch of marks, if one is due. Without our walsender's process id there is none: another server
-    /// could not be told from ours.
+    /// Starts the next batch of marks, if one is due.
     fn start_marks(&mut self, now: Instant) {
         let Some(session) = self.database.up() else { return };
-        let Some(process_id) = session.process_id() else {
-            return self.flow.set_marker(flow::Marker::Absent);
-        };
-        let stream = (process_id, session.identity().system_id);
-        let settings = self.settings.database.at(session.connector());
+        let stream = (session.process_id(), session.identity().system_id);
         self.flow.hold_prefix(self.care.has_unrecorded_skip());
-        self.marker.start_if_due(&mut self.flow, &settings, stream, now);
+        self.marker
+            .start_if_due(&mut self.flow, &self.streaming, stream, now);
     }
 
     /// Polls both sockets, both tries to connect and the look for a shutdown. What they bring is dealt with in the next
@@ -291,9 +291,9 @@ impl Relay {
             self.link_opened(result, now);
         }
         worked |= self.marker.poll(cx, &mut self.flow).is_ready();
-        if let Poll::Ready(result) = self.errands.poll(cx) {
+        if let Poll::Ready(ended) = self.errands.poll(cx) {
             worked = true;
-            self.errand_done(result, now);
+            self.errand_ended(ended, now);
         }
         if let Poll::Ready(retention) = self.retention.poll(cx) {
             worked = true;

@@ -69,7 +69,7 @@ impl SetUp {
         let found = load(session, &self.source.slot, &[position], usize::MAX, pid).await?;
         Ok(found.into_iter().find_map(|found| match found {
             Found::DeadLetter(letter) => Some(*letter),
-            Found::Nothing | Found::Later => None,
+            Found::Unreadable(_) | Found::Nothing | Found::Later => None,
         }))
     }
 
@@ -321,6 +321,7 @@ async fn r16_many_are_loaded_in_the_order_asked_for_and_within_bounds_and_record
             .iter()
             .map(|found| match found {
                 Found::DeadLetter(letter) => letter.summary.position.to_string(),
+                Found::Unreadable(summary) => format!("{} unreadable", summary.position),
                 Found::Nothing => "nothing".to_owned(),
                 Found::Later => "later".to_owned(),
             })
@@ -336,6 +337,13 @@ async fn r16_many_are_loaded_in_the_order_asked_for_and_within_bounds_and_record
         ["16/0:3", "nothing", "16/0:0", later, later]
     );
     assert_eq!(loaded(0).await?, ["16/0:3", "nothing", later, later, later]);
+    // What somebody has changed by hand stands in no other one's way.
+    let sql = "update walrelay.dead_letters set columns = '[1]' where tx_seq = 0";
+    set_up.client.batch_execute(sql).await?;
+    assert_eq!(
+        loaded(usize::MAX).await?,
+        ["16/0:3", "nothing", "16/0:0 unreadable", "16/0:1", "16/0:2"]
+    );
 
     let fate = |tx_seq, failed: bool| RetryFate {
         position: at(tx_seq),

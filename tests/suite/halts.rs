@@ -49,6 +49,28 @@ async fn stays_halted(relay: &mut Relay, cause: &str) -> Result<()> {
     Ok(())
 }
 
+/// R8: a person may be at it, and a server that has just started may not say the truth yet.
+#[tokio::test]
+async fn with_exit_on_halt_a_missing_slot_is_looked_for_again_before_the_exit() -> Result<()> {
+    let world = World::new().await?;
+    let mut relay = world
+        .relay()
+        .arg("--exit-on-halt")
+        .text("log.level", "debug")
+        .build()?;
+    relay.setup().await?;
+    world.database.drop_slots().await?;
+    relay.start()?;
+    assert_eq!(relay.wait_exit(LONG).await?.code(), Some(69));
+    let log = relay.log();
+    let sightings = |word: &str| {
+        let mut lines = log.iter();
+        lines.any(|line| line.contains(word) && line.contains("\"cause\":\"slot_missing\""))
+    };
+    assert!(sightings("halted") && sightings("as before"), "{log:#?}");
+    Ok(())
+}
+
 /// Commits what nobody may lose, by SQL; where the WAL ended before it.
 async fn commits(world: &World, sql: &str) -> Result<i64> {
     let before = wal_end(&world.client).await?;

@@ -42,6 +42,7 @@ mod retention;
 mod retry;
 mod rows;
 mod security;
+mod set_back;
 mod setup;
 mod shop;
 mod shutdown;

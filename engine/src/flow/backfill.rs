@@ -13,7 +13,7 @@ use super::Flow;
 use super::intake::{Intake, Outbox, prepare};
 use crate::decode::DecodeError;
 use crate::event::MappingError;
-use crate::key::EventKey;
+use crate::key::{EventKey, TransactionKey};
 use crate::pgoutput::{read_insert, read_relation};
 
 /// What is known of the rows that the stream does not bring.
@@ -23,6 +23,10 @@ pub(super) struct Backfill {
     is_active: bool,
     /// All rows up to this number have been admitted or passed over.
     through: u64,
+    /// Of which copies they were noted, and the newest number of each.
+    copies: Vec<(TransactionKey, u64)>,
+    /// So many bytes the next row takes, where it waits for them.
+    waiting_bytes: usize,
 }
 
 impl Backfill {
@@ -32,10 +36,20 @@ impl Backfill {
 
     pub(super) const fn session_lost(&mut self) {
         self.is_active = false;
+        self.waiting_bytes = 0;
     }
 
     pub(super) fn forget(&mut self) {
         *self = Self::default();
+    }
+
+    fn pass(&mut self, key: EventKey) {
+        self.through = key.tx_seq;
+        self.waiting_bytes = 0;
+        match self.copies.last_mut() {
+            Some((copy, through)) if *copy == key.transaction => *through = key.tx_seq,
+            Some(_) | None => self.copies.push((key.transaction, key.tx_seq)),
+        }
     }
 }
 
@@ -94,6 +108,16 @@ impl Flow {
         self.backfill.through
     }
 
+    /// Whether the row noted under this key is one that was admitted or passed over, if its number says so. Numbers start
+    /// over where the notes were lost and made anew; then everything is to be [forgotten](Self::forget), or rows that
+    /// were never sent would count as settled.
+    #[must_use]
+    pub fn knows_noted(&self, key: EventKey) -> bool {
+        let mut copies = self.backfill.copies.iter();
+        let copy = copies.find(|(_, through)| key.tx_seq <= *through);
+        copy.is_none_or(|(copy, _)| *copy == key.transaction)
+    }
+
     /// The number up to which all rows are settled or passed over.
     #[must_use]
     pub fn backfill_settled(&self) -> u64 {
@@ -136,26 +160,30 @@ impl Flow {
             .window
             .oldest()
             .is_some_and(|entry| !entry.key.transaction.is_backfill());
-        let has_room = self.window.failed() == 0 && self.window.has_room(0);
+        let has_room = self.window.failed() == 0 && self.window.has_room(self.backfill.waiting_bytes);
         if !self.backfill.is_active || self.stopping || is_behind_stream || !has_room {
             return Ok(Intake::NoRoom);
         }
         let row = read_insert(insert)?.new;
         let (window, scratch) = (&mut self.window, &mut self.scratch);
-        let Some(prepared) = prepare(&self.config, window, scratch, &table.0, &row, key) else {
-            return Ok(Intake::NoRoom);
+        let prepared = match prepare(&self.config, window, scratch, &table.0, &row, key) {
+            Ok(prepared) => prepared,
+            Err(bytes) => {
+                self.backfill.waiting_bytes = bytes;
+                return Ok(Intake::NoRoom);
+            }
         };
         self.counters.backfilled += 1;
-        self.backfill.through = key.tx_seq;
+        self.backfill.pass(key);
         self.admit(key, None, prepared, now);
         Ok(Intake::Taken)
     }
 
     /// The next row need not be sent: it was deleted, or marked as sent, since it was noted. Without effect while no
     /// session waits for such rows: what came before may have been forgotten.
-    pub const fn pass_backfilled(&mut self, number: u64) {
+    pub fn pass_backfilled(&mut self, key: EventKey) {
         if self.backfill.is_active {
-            self.backfill.through = number;
+            self.backfill.pass(key);
         }
     }
 }

@@ -24,12 +24,21 @@ impl Flow {
     /// the stream is passed over up to there (R19). Where that counts on a dead letter, nothing is durable before the
     /// stream has been received beyond `barrier`, the end of the log when that was read (R15); `0/0` where it does not. To
     /// be called before the session's first frame.
-    pub fn settled_before(&mut self, position: Position, barrier: Lsn) {
+    ///
+    /// What waits here although it was settled is another process's doing: it is not to be sent, held or stored any more. A
+    /// row that the stream does not bring is on no such record.
+    pub fn settled_before(&mut self, position: Position, barrier: Lsn, now: Instant) {
         self.passed = Some(position);
         self.barrier = self.barrier.max(barrier);
         if let Some(session) = &mut self.session {
             session.ledger.wait_beyond(barrier);
         }
+        for seq in self.window.waiting_through(position) {
+            if self.probe != Some(seq) {
+                self.settle(seq, Lsn::INVALID);
+            }
+        }
+        self.resolved(false, now);
     }
 
     /// No settled prefix is stored while something that it would cover is not on record (a skip).

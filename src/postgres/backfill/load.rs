@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use tokio_postgres::Transaction;
+use tokio_postgres::{Row, Transaction};
 use walrelay_engine::Lsn;
 use walrelay_engine::key::{EventKey, TransactionKey};
 
@@ -33,6 +33,8 @@ const LOAD: Use = Use::own("read rows to be backfilled", "select", &["backfill",
 pub struct Batch {
     /// The Relation message that the stream would send before the rows; none where there is no such table.
     pub relation: Option<Vec<u8>>,
+    /// Which copying noted them: what stands for their transaction.
+    pub copy: TransactionKey,
     /// The rows.
     pub items: Vec<Item>,
 }
@@ -80,6 +82,28 @@ impl Item {
             Self::Deleted { number } | Self::Marked { number } => *number,
         }
     }
+}
+
+/// The key of the first row that is noted for the slot, if there is one.
+///
+/// Grants: usage on schema `walrelay`, select on `walrelay.backfill` and `walrelay.backfills`.
+///
+/// # Errors
+/// The query fails.
+pub async fn first(session: &ControlSession, slot: &SlotName) -> Result<Option<EventKey>, Error> {
+    let sql = "select c.commit_lsn::text, c.copied_at, b.number from walrelay.backfill b \
+               join walrelay.backfills c on c.id = b.backfill \
+               where b.slot = $1 order by b.number limit 1";
+    let row = LOAD
+        .run(session.role(), session.client().query_opt(sql, &[&slot.as_str()]))
+        .await?;
+    let key = |row: &Row| {
+        Ok(EventKey {
+            transaction: copy_of(row)?,
+            tx_seq: column::<i64>(row, 2, LOAD.purpose)?.unsigned_abs(),
+        })
+    };
+    row.as_ref().map(key).transpose()
 }
 
 /// Reads the next rows behind the number `after`, within one snapshot; none if no row is left. Values of more than
@@ -141,7 +165,7 @@ async fn next_batch(
     after: u64,
     max_event_bytes: usize,
 ) -> Result<Option<Batch>, Error> {
-    let sql = "select c.id, c.outbox, c.commit_lsn::text, c.copied_at from walrelay.backfill b \
+    let sql = "select c.commit_lsn::text, c.copied_at, c.id, c.outbox from walrelay.backfill b \
                join walrelay.backfills c on c.id = b.backfill \
                where b.slot = $1 and b.number > $2 order by b.number limit 1";
     let after = i64::try_from(after).unwrap_or(i64::MAX);
@@ -149,11 +173,9 @@ async fn next_batch(
         .run(role, transaction.query_opt(sql, &[&slot.as_str(), &after]))
         .await?;
     let Some(next) = next else { return Ok(None) };
-    let backfill: i64 = column(&next, 0, LOAD.purpose)?;
-    let outbox: &str = column(&next, 1, LOAD.purpose)?;
-    let commit_lsn: Lsn = position(&next, 2, LOAD.purpose)?.unwrap_or_default();
-    let copied_at: SystemTime = column(&next, 3, LOAD.purpose)?;
-    let key = TransactionKey::backfill(commit_lsn, timestamp(copied_at));
+    let key = copy_of(&next)?;
+    let backfill: i64 = column(&next, 2, LOAD.purpose)?;
+    let outbox: &str = column(&next, 3, LOAD.purpose)?;
 
     // Printed by us, so it parses; if not, there is no such table.
     let name: QualifiedTable = outbox.parse().unwrap_or_else(|_| QualifiedTable {
@@ -201,7 +223,15 @@ async fn next_batch(
     Ok(Some(Batch {
         items: items.collect::<Result<_, Error>>()?,
         relation: columns.map(|columns| columns.relation().to_vec()),
+        copy: key,
     }))
+}
+
+/// What stands for the transaction of a noted row, from the row's first columns.
+fn copy_of(row: &Row) -> Result<TransactionKey, Error> {
+    let commit_lsn: Lsn = position(row, 0, LOAD.purpose)?.unwrap_or_default();
+    let copied_at: SystemTime = column(row, 1, LOAD.purpose)?;
+    Ok(TransactionKey::backfill(commit_lsn, timestamp(copied_at)))
 }
 
 /// Noted rows `b`, each with the row `t` of the table that it means if that is to be sent, and with its mark `m` if there

@@ -16,7 +16,7 @@ use super::table_use::Use;
 
 pub use copy::{Copied, Due, Order};
 pub(super) use copy::{Plan, copy, plan};
-pub use load::{Batch, Item, load, remove};
+pub use load::{Batch, Item, first, load, remove};
 pub(super) use start::create_slot;
 
 /// Whether a table has a column for marks.

@@ -196,12 +196,17 @@ impl Summary {
 impl DeadLetter {
     /// Reads a row of [`SUMMARY`] and `columns::text`.
     fn read(row: &Row, purpose: &'static str) -> Result<Self, Error> {
-        let columns: &str = column(row, SUMMARY_COLUMNS, purpose)?;
         Ok(Self {
             summary: Summary::read(row, purpose)?,
-            columns: serde_json::from_str(columns).map_err(|_| unreadable(purpose))?,
+            columns: read_columns(row, purpose)?.ok_or_else(|| unreadable(purpose))?,
         })
     }
+}
+
+/// The columns behind a summary; none where what is stored is no object of strings and nulls.
+fn read_columns(row: &Row, purpose: &'static str) -> Result<Option<Columns>, Error> {
+    let columns: &str = column(row, SUMMARY_COLUMNS, purpose)?;
+    Ok(serde_json::from_str(columns).ok())
 }
 
 /// A number of the database as one without sign.

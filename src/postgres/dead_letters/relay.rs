@@ -7,7 +7,9 @@ use tokio_postgres::Transaction;
 use walrelay_engine::Lsn;
 use walrelay_engine::key::EventKey;
 
-use super::{Columns, DeadLetter, Reason, SUMMARY, SUMMARY_COLUMNS, number, unreadable};
+use super::{
+    Columns, DeadLetter, Reason, SUMMARY, SUMMARY_COLUMNS, Summary, number, read_columns, unreadable,
+};
 use crate::postgres::catalog::{column, position};
 use crate::postgres::control::{ControlSession, bounded};
 use crate::postgres::error::{Error, Step};
@@ -61,6 +63,8 @@ pub struct Committed {
 pub enum Found {
     /// This dead letter.
     DeadLetter(Box<DeadLetter>),
+    /// One whose columns cannot be read: somebody has changed them.
+    Unreadable(Box<Summary>),
     /// None.
     Nothing,
     /// One that was not read, since those before it are large enough.
@@ -216,7 +220,13 @@ pub async fn load(
         let is_read = column::<Option<&str>>(row, SUMMARY_COLUMNS, LOAD.purpose)?.is_some();
         let place = found.get_mut(place.wrapping_sub(1));
         *place.ok_or_else(|| unreadable(LOAD.purpose))? = match is_read {
-            true => Found::DeadLetter(Box::new(DeadLetter::read(row, LOAD.purpose)?)),
+            true => {
+                let summary = Summary::read(row, LOAD.purpose)?;
+                match read_columns(row, LOAD.purpose)? {
+                    Some(columns) => Found::DeadLetter(Box::new(DeadLetter { summary, columns })),
+                    None => Found::Unreadable(Box::new(summary)),
+                }
+            }
             false => Found::Later,
         };
     }

@@ -19,6 +19,12 @@ pub(in crate::postgres) fn check_server(server: &ServerFacts) -> Result<(), Unfi
     if server.in_recovery {
         return Err(Unfit::Standby);
     }
+    // A dead letter keeps its row as JSON, which such bytes would not survive (I4).
+    if server.encoding == "SQL_ASCII" {
+        return Err(Unfit::Encoding {
+            database: server.database.clone(),
+        });
+    }
     if server.wal_level != "logical" {
         return Err(Unfit::WalLevel {
             wal_level: server.wal_level.clone(),

@@ -1,5 +1,6 @@
 //! What follows when a connection is made, lost or given up.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use walrelay_engine::flow::{LogIdentity, StreamError};
@@ -17,10 +18,7 @@ const OTHER_LOG: &str = "the database is another one than before";
 
 impl Relay {
     pub(super) fn session_opened(&mut self, result: Result<Opened, Fault>, now: Instant) {
-        let Opened {
-            session,
-            has_backfill,
-        } = match result {
+        let Opened { session, noted } = match result {
             Ok(opened) => opened,
             Err(fault) => return self.fail_session(fault, now),
         };
@@ -41,18 +39,24 @@ impl Relay {
             system_id: identity.system_id,
             timeline: identity.timeline,
         };
-        if self.flow.session_started(identity, now) {
+        let is_another = noted.is_some_and(|noted| !self.flow.knows_noted(noted));
+        if is_another {
+            self.flow.forget();
+        }
+        if self.flow.session_started(identity, session.flushed(), now) || is_another {
             self.struck.forget_position();
             self.drop_outdated_link(OTHER_LOG, now);
         }
+        // After a fail-over no SQL session may land on the server of before (R15).
+        self.streaming = Arc::new(self.settings.database.at(session.connector()));
         let slot = self.settings.database.source.slot.clone();
         self.watch = Some(Watch::new(session.connector().clone(), slot, now));
-        self.backfill.session_started(&mut self.flow, has_backfill);
+        self.backfill.session_started(&mut self.flow, noted.is_some());
         if let Some(settled) = session.settled() {
             if let Some(position) = settled.position {
                 tracing::info!(settled = %position, "events up to there are settled on record");
                 self.flow
-                    .settled_before((position.commit_lsn, position.tx_seq), settled.barrier);
+                    .settled_before((position.commit_lsn, position.tx_seq), settled.barrier, now);
             }
             // What this process has marked itself is no news to it.
             if !settled.is_complete && self.is_first_session() {
@@ -135,7 +139,7 @@ impl Relay {
     }
 
     pub(super) fn fail_session(&mut self, fault: Fault, now: Instant) {
-        self.note_halt(fault.kind);
+        self.note_database_halt(fault.kind);
         self.status
             .send_modify(|status| status.database_failures.count(fault.kind));
         if self.database.up().is_some() {
@@ -167,7 +171,9 @@ impl Relay {
     }
 
     pub(super) fn lose_link(&mut self, fault: Fault, now: Instant) {
-        self.note_halt(fault.kind);
+        if self.broker.struck(fault.kind) {
+            self.note_halt(fault.kind);
+        }
         self.link_is_down(fault, now);
     }
 
@@ -175,6 +181,14 @@ impl Relay {
         self.status
             .send_modify(|status| status.broker_failures.count(fault.kind));
         self.broker.lost(&mut self.flow, fault, now);
+    }
+
+    /// To be called before the side is told: what needs a person is looked at again before the process ends (R8).
+    pub(super) fn note_database_halt(&mut self, kind: FaultKind) {
+        let known = self.database.status().fault.as_ref();
+        if known.is_some_and(|known| known.kind == kind) {
+            self.note_halt(kind);
+        }
     }
 
     fn note_halt(&mut self, kind: FaultKind) {

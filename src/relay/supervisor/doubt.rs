@@ -62,7 +62,7 @@ impl Relay {
         if self.broker.side.is_in_doubt()
             && (self.broker.side.has_lasted(now) || self.flow.counters().confirmed > self.struck.confirmed)
         {
-            self.broker.side.proved();
+            self.broker.proved();
         }
     }
 }

@@ -148,7 +148,7 @@ impl World {
         };
         let (commit_lsn, tx_seq) = position;
         self.flow
-            .settled_before((Lsn::new(commit_lsn), tx_seq), Lsn::new(barrier));
+            .settled_before((Lsn::new(commit_lsn), tx_seq), Lsn::new(barrier), self.now);
     }
 
     pub(super) fn note_durable(&mut self) {
