@@ -35,6 +35,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "backfill",
         sql: include_str!("../../migrations/0004_backfill.sql"),
     },
+    Migration {
+        version: 5,
+        name: "settled_notes",
+        sql: include_str!("../../migrations/0005_settled_notes.sql"),
+    },
 ];
 
 const OUTBOX_TABLE: &str = include_str!("../../migrations/outbox_table.sql");

@@ -176,7 +176,7 @@ pub(super) enum Done {
     /// Rows were struck out and loaded.
     Backfill(Box<Answer>),
     /// The publication is as it was. How the slot stands, if it is still there.
-    Guarded(Option<SlotSample>),
+    Guarded(Option<SlotSample>, backfill::Noted),
 }
 
 /// What a retry found.
@@ -343,7 +343,10 @@ async fn carry_out(
         } => {
             let struck_out = match request.settled {
                 0 => 0,
-                settled => backfill::remove(session, slot, process_id, settled).await?,
+                settled => {
+                    let keeps = request.are_unmarked;
+                    backfill::strike_out(session, slot, process_id, settled, keeps).await?
+                }
             };
             Done::Backfill(Box::new(Answer {
                 request,
@@ -362,12 +365,14 @@ async fn carry_out(
             guard::check(session, &settings.source).await?;
             let state = SlotState::read(session, slot).await?;
             let end = flushed_position(session).await?;
-            Done::Guarded(state.map(|state| SlotSample {
+            let noted = backfill::noted(session, slot).await?;
+            let sample = state.map(|state| SlotSample {
                 retained_bytes: state.retained_bytes(end),
                 safe_bytes: state.safe_wal_size,
                 wal_status: state.wal_status.map(WalStatus::label),
                 end,
-            }))
+            });
+            Done::Guarded(sample, noted)
         }
     })
 }

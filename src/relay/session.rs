@@ -5,7 +5,7 @@ use super::standby;
 use crate::fault::Fault;
 use crate::postgres::{
     self, Candidate, Connector, ControlSession, Error, Preflight, QualifiedTable, RecoverOptions,
-    Replication, SlotName, Source, StartOptions, Started, Unfit, backfill, guard, settled,
+    Replication, SlotName, Source, StartOptions, Started, Unfit, backfill, backfill::Noted, guard, settled,
 };
 
 /// What a session is opened with.
@@ -30,8 +30,8 @@ pub struct DatabaseSettings {
 pub(super) struct Opened {
     /// The stream.
     pub(super) session: Replication,
-    /// Whether rows go out before it (R22).
-    pub(super) has_backfill: bool,
+    /// Rows that go out before it (R22), or were sent and may have no mark.
+    pub(super) noted: Noted,
 }
 
 impl DatabaseSettings {
@@ -62,21 +62,18 @@ async fn start(settings: &DatabaseSettings, news: &Tell) -> Result<Opened, Error
             tracing::info!(what = step.what, outcome = %step.outcome, "set-up");
         }
     }
-    let (server, mut has_backfill) = look_and_recover(settings, news).await?;
+    let (server, mut noted) = look_and_recover(settings, news).await?;
     let mut candidate = Candidate::open(&server, &settings.start).await?;
     loop {
         if standby::wait_for_slot(&mut candidate, settings, news).await? {
             // Days may have passed.
-            (_, has_backfill) = look(&server, settings, news).await?;
+            (_, noted) = look(&server, settings, news).await?;
         }
         let deadline = settings.connector.deadline();
         candidate = match candidate.start(&settings.start, deadline).await? {
             Started::Streaming(session) => {
                 let session = with_settled(session, &settings.source.slot).await?;
-                return Ok(Opened {
-                    session,
-                    has_backfill,
-                });
+                return Ok(Opened { session, noted });
             }
             Started::SlotInUse(candidate) => candidate,
         };
@@ -84,7 +81,7 @@ async fn start(settings: &DatabaseSettings, news: &Tell) -> Result<Opened, Error
 }
 
 /// As [`look`]. A slot that is lost is made anew where that was asked for (R23).
-async fn look_and_recover(settings: &DatabaseSettings, news: &Tell) -> Result<(Connector, bool), Error> {
+async fn look_and_recover(settings: &DatabaseSettings, news: &Tell) -> Result<(Connector, Noted), Error> {
     let error = match look(&settings.connector, settings, news).await {
         Ok(found) => return Ok(found),
         Err(error) => error,
@@ -123,12 +120,12 @@ async fn look(
     connector: &Connector,
     settings: &DatabaseSettings,
     news: &Tell,
-) -> Result<(Connector, bool), Error> {
+) -> Result<(Connector, Noted), Error> {
     let control = ControlSession::open(connector, &settings.source.slot).await?;
     let server = control.connector().clone();
     let found = check(&control, &settings.source).await;
     control.close().await;
-    let (found, has_backfill) = found.map_err(|error| error.at(&server))?;
+    let (found, noted) = found.map_err(|error| error.at(&server))?;
     let risks = found
         .risks(&settings.source.slot)
         .map(|risk| Fault::new(risk.kind(), &risk));
@@ -138,12 +135,12 @@ async fn look(
     for table in others.filter(|table| !settings.ignore_tables.contains(table)) {
         tracing::warn!(table = %table, "the publication has a table that is not configured: a row in it will halt delivery");
     }
-    Ok((server, has_backfill))
+    Ok((server, noted))
 }
 
 /// Is everything there, and as it was left (R5)? And are rows to be backfilled?
-async fn check(control: &ControlSession, source: &Source) -> Result<(Preflight, bool), Error> {
+async fn check(control: &ControlSession, source: &Source) -> Result<(Preflight, Noted), Error> {
     let found = postgres::preflight(control, source).await?;
     guard::check(control, source).await?;
-    Ok((found, backfill::waits(control, &source.slot).await?))
+    Ok((found, backfill::noted(control, &source.slot).await?))
 }

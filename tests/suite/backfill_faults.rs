@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use walrelay_testbed::{Postgres, PostgresOptions, Recorder, Relay, StopMode, eventually, shared_rabbitmq};
 
 use crate::backfill::{LEFT, WINDOW, ids, is_backfilled};
+use crate::marks::wait_for_rows;
 use crate::setup::stop;
 use crate::world::{EXCHANGE, LONG, QUEUE, World, text};
 
@@ -43,6 +44,7 @@ async fn killed_in_the_middle(rows: i32, rate: u32) -> Result<u64> {
     assert!(delivered.remove(&streamed[0]));
     assert_eq!(delivered, expected);
     assert_eq!(recorder.message_ids().last(), streamed.last());
+    wait_for_rows(&world.client, i64::from(rows) + 1, 0).await?;
     Ok(recorder.duplicates())
 }
 

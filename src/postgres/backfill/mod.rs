@@ -5,6 +5,7 @@
 mod copy;
 mod load;
 mod start;
+mod strike;
 mod table;
 
 use super::catalog::column;
@@ -17,8 +18,9 @@ use table::Table;
 
 pub use copy::{Copied, Due, Order};
 pub(super) use copy::{Plan, copy, plan};
-pub use load::{Batch, Item, load, remove};
+pub use load::{Batch, Item, load};
 pub(super) use start::create_slot;
+pub use strike::strike_out;
 
 const fn table_use(purpose: &'static str, privileges: &'static str, table: &'static str) -> Use {
     Use {
@@ -42,7 +44,7 @@ pub(super) async fn has_marks(session: &ControlSession, name: &QualifiedTable) -
 /// The query fails.
 pub async fn rows_left(session: &ControlSession, slot: &SlotName) -> Result<u64, Error> {
     const COUNT: Use = table_use("count the rows to be backfilled", "select", "backfill");
-    let sql = "select count(*) from walrelay.backfill where slot = $1";
+    let sql = "select count(*) from walrelay.backfill where slot = $1 and not is_settled";
     let row = COUNT
         .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
         .await?;
@@ -50,23 +52,36 @@ pub async fn rows_left(session: &ControlSession, slot: &SlotName) -> Result<u64,
     Ok(u64::try_from(count).unwrap_or_default())
 }
 
-/// Whether the slot has rows that go out before its stream.
+/// What is noted of a slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Noted {
+    /// Rows that go out before its stream.
+    pub is_due: bool,
+    /// Rows that went out and may have no mark yet.
+    pub is_unmarked: bool,
+}
+
+/// Looks what is noted of the slot.
 ///
 /// Grants: usage on schema `walrelay`, select on `walrelay.slots` and `walrelay.backfill`.
 ///
 /// # Errors
 /// [`Unfit::SetupInterrupted`], or the query fails.
-pub async fn waits(session: &ControlSession, slot: &SlotName) -> Result<bool, Error> {
+pub async fn noted(session: &ControlSession, slot: &SlotName) -> Result<Noted, Error> {
     const LOOK: Use = table_use("look whether set-up ended", "select", "slots, walrelay.backfill");
     let sql = "select exists (select from walrelay.slots where slot = $1 and consistent_point is null), \
-               exists (select from walrelay.backfill where slot = $1)";
+               exists (select from walrelay.backfill where slot = $1 and not is_settled), \
+               exists (select from walrelay.backfill where slot = $1 and is_settled)";
     let row = LOOK
         .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
         .await?;
     if column(&row, 0, LOOK.purpose)? {
         return Err(Unfit::SetupInterrupted { slot: slot.clone() }.into());
     }
-    column(&row, 1, LOOK.purpose)
+    Ok(Noted {
+        is_due: column(&row, 1, LOOK.purpose)?,
+        is_unmarked: column(&row, 2, LOOK.purpose)?,
+    })
 }
 
 /// Whether a set-up of the slot began and did not end; none where none began.

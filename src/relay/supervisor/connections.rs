@@ -17,10 +17,7 @@ const OTHER_LOG: &str = "the database is another one than before";
 
 impl Relay {
     pub(super) fn session_opened(&mut self, result: Result<Opened, Fault>, now: Instant) {
-        let Opened {
-            session,
-            has_backfill,
-        } = match result {
+        let Opened { session, noted } = match result {
             Ok(opened) => opened,
             Err(fault) => return self.fail_session(fault, now),
         };
@@ -47,7 +44,10 @@ impl Relay {
         }
         let slot = self.settings.database.source.slot.clone();
         self.watch = Some(Watch::new(session.connector().clone(), slot, now));
-        self.backfill.session_started(&mut self.flow, has_backfill);
+        self.backfill.session_started(&mut self.flow, noted.is_due);
+        if noted.is_unmarked {
+            self.marker.rows_are_noted(now);
+        }
         if let Some(settled) = session.settled() {
             if let Some(position) = settled.position {
                 tracing::info!(settled = %position, "events up to there are settled on record");
