@@ -57,7 +57,7 @@ pub(super) struct Backfill {
     struck_out: u64,
     /// The rows to be struck out next.
     strike: Option<Strike>,
-    /// So many events had missed their mark when the last strike was thought of.
+    /// So many events had missed their mark when the rows struck out last were settled.
     missed: u64,
     is_all_loaded: bool,
     left: Option<u64>,
@@ -99,7 +99,7 @@ impl Backfill {
             session: self.session + 1,
             through: flow.backfill_through(),
             totals: self.totals,
-            missed: flow.marks().missed(),
+            missed: self.strike.map_or(self.missed, |strike| strike.missed),
             ..Self::default()
         };
         if waits {
