@@ -116,3 +116,41 @@ pub(super) async fn carry_out(
         rows: noted.rows,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(next: Option<Step>, are_left: bool) -> Done {
+        Done {
+            next,
+            are_left,
+            rows: 0,
+        }
+    }
+
+    #[test]
+    fn notes_are_gone_through_again_until_none_is_left() {
+        let now = Instant::now();
+        let mut notes = Notes::default();
+        assert_eq!((notes.next(now), notes.deadline()), (None, None));
+        notes.are_there(now);
+        let first = notes.next(now);
+        assert_eq!(first, Some(Step::default()));
+        let second = Step { table: 0, after: 7 };
+        notes.done(done(Some(second), true), now);
+        assert_eq!(notes.next(now), None, "the database has other things to do");
+        assert_eq!(notes.next(now + PAUSE), Some(second));
+        notes.done(done(None, false), now);
+        assert_eq!(notes.next(now + RETRY), first, "a row was locked");
+        notes.failed(now);
+        assert_eq!(notes.deadline(), Some(now + RETRY));
+        // One more comes when the way is past it.
+        notes.done(done(Some(second), false), now);
+        notes.are_there(now);
+        notes.done(done(None, false), now);
+        assert_eq!(notes.deadline(), Some(now + RETRY));
+        notes.done(done(None, false), now);
+        assert_eq!(notes.deadline(), None);
+    }
+}
