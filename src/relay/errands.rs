@@ -176,7 +176,8 @@ pub(super) enum Done {
     /// Rows were struck out and loaded.
     Backfill(Box<Answer>),
     /// The publication is as it was. How the slot stands, if it is still there.
-    Guarded(Option<SlotSample>, backfill::Noted),
+    /// The slot, and whether rows of our tables wait to be sent before the stream.
+    Guarded(Option<SlotSample>, bool),
 }
 
 /// What a retry found.
@@ -365,14 +366,15 @@ async fn carry_out(
             guard::check(session, &settings.source).await?;
             let state = SlotState::read(session, slot).await?;
             let end = flushed_position(session).await?;
-            let noted = backfill::noted(session, slot).await?;
+            let are_due = backfill::noted(session, slot).await?.is_due
+                && backfill::are_due_of(session, slot, &settings.source.tables).await?;
             let sample = state.map(|state| SlotSample {
                 retained_bytes: state.retained_bytes(end),
                 safe_bytes: state.safe_wal_size,
                 wal_status: state.wal_status.map(WalStatus::label),
                 end,
             });
-            Done::Guarded(sample, noted)
+            Done::Guarded(sample, are_due)
         }
     })
 }

@@ -127,7 +127,7 @@ async fn r3_a_held_row_keeps_the_stream_and_the_slot_where_they_are() -> Result<
     assert_eq!(held.await?.json["delivery"]["cause"], "event_unroutable");
     expected.extend(world.commit_events(3).await?);
     let waited = relay
-        .run_command(&["wait", "--lsn", "0/1", "--timeout", "200ms"])
+        .run_command(&["wait", "--lsn", "0/1", "--timeout", "5s"])
         .await?;
     assert_eq!(waited.code(), Some(1));
     let line = waited.stderr.lines().last().unwrap_or_default();

@@ -84,6 +84,34 @@ pub async fn noted(session: &ControlSession, slot: &SlotName) -> Result<Noted, E
     })
 }
 
+/// Whether all rows that go out before the stream are of these tables, and there are such rows.
+///
+/// Grants: usage on schema `walrelay`, select on `walrelay.backfill` and `walrelay.backfills`.
+///
+/// # Errors
+/// The query fails.
+pub async fn are_due_of(
+    session: &ControlSession,
+    slot: &SlotName,
+    tables: &[QualifiedTable],
+) -> Result<bool, Error> {
+    const LOOK: Use = table_use(
+        "look whose rows are to be backfilled",
+        "select",
+        "backfill, walrelay.backfills",
+    );
+    let sql = "select coalesce(bool_and(c.outbox = any($2)), false) from walrelay.backfill b \
+               join walrelay.backfills c on c.id = b.backfill where b.slot = $1 and not b.is_settled";
+    let tables: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    let row = LOOK
+        .run(
+            session.role(),
+            session.client().query_one(sql, &[&slot.as_str(), &tables]),
+        )
+        .await?;
+    column(&row, 0, LOOK.purpose)
+}
+
 /// Whether a set-up of the slot began and did not end; none where none began.
 pub(super) async fn was_interrupted(
     session: &ControlSession,

@@ -274,9 +274,9 @@ impl Relay {
                     self.fail_session(fault, now);
                 }
             }
-            Done::Guarded(sample, noted) => {
+            Done::Guarded(sample, are_due) => {
                 self.status.send_modify(|status| status.slot_sample = sample);
-                if noted.is_due && !self.flow.is_backfilling() {
+                if are_due && !self.flow.is_backfilling() {
                     let message = "rows were noted that go out before the stream".to_owned();
                     let kind = FaultKind::RowsNoted;
                     self.fail_session(Fault { kind, message }, now);
