@@ -141,6 +141,7 @@ async fn r7_a_table_joins_a_live_slot_with_its_rows() -> Result<()> {
     .await?;
     world.commit_events(1).await?;
     recorder.wait_for_distinct(1, LONG).await?;
+    world.wait_flushed(wal_end(&world.client).await?).await?;
     assert_eq!(relay.metrics().await?.sum("walrelay_sessions_total", &[]), 1.0);
     world
         .database
