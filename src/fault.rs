@@ -234,8 +234,8 @@ fault_kinds! {
         "alter table ... set logged";
     /// A table lacks a column that an event needs.
     ColumnMissing: Halted, "column_missing",
-        "give the outbox table the columns id, aggregate_type, aggregate_id, event_type and payload; if the slot stands before rows without \
-         them, `walrelay recover --new-slot` goes past these";
+        "give the outbox table the columns id, aggregate_type, aggregate_id, event_type and payload; if the slot stands before \
+         rows without them, `walrelay recover --new-slot` goes past these";
     /// A table lacks what a command, or the upkeep of its rows, goes by: a column, a unique index.
     TableUnfit: Halted, "table_unfit",
         "give the table the column or the index that the error names";
