@@ -6,6 +6,7 @@
 //! and counted, and left to a sweep.
 
 mod batch;
+mod done;
 mod held;
 mod queue;
 #[cfg(test)]
@@ -90,6 +91,8 @@ pub struct Marks {
     released: Lsn,
     /// Ids before this number hold nothing back any more.
     excused: u64,
+    /// Ids before this number are due at once.
+    urgent: u64,
     /// Ids from this number on were queued in the current session.
     session_from: u64,
     stored: Option<SettledPrefix>,
@@ -100,6 +103,8 @@ pub struct Marks {
     losses: u64,
     /// So many of them a sweep has made good.
     losses_swept: u64,
+    /// Rises with each event whose row will not be marked by an id that is queued.
+    missed: u64,
     is_stopping: bool,
     has_given_up: bool,
     counters: MarkCounters,
@@ -141,12 +146,14 @@ impl Marks {
             held: VecDeque::new(),
             released: Lsn::INVALID,
             excused: 0,
+            urgent: 0,
             session_from: 0,
             stored: None,
             store_from: None,
             seen: None,
             losses: 0,
             losses_swept: 0,
+            missed: 0,
             is_stopping: false,
             has_given_up: false,
             counters: MarkCounters::default(),
@@ -173,6 +180,12 @@ impl Marks {
     #[must_use]
     pub fn wants(&self, table: TableNo) -> bool {
         self.tables.get(usize::from(table)).is_some_and(Wanted::holds)
+    }
+
+    /// An event of a table is settled that is not [wanted](Self::wants).
+    pub(crate) fn pass(&mut self, table: TableNo) {
+        let known = self.tables.get(usize::from(table));
+        self.missed += u64::from(known.is_some_and(|known| known.by_settings));
     }
 
     /// An event is confirmed or discarded, and its row is to be marked. `xid` is the transaction that wrote it, 0 where that
@@ -235,6 +248,7 @@ impl Marks {
         self.queue.drop_before(batch.through);
         self.counters.dropped += batch.given_up + marked.given_up;
         self.losses += batch.given_up + marked.given_up;
+        self.missed += batch.given_up + marked.given_up;
         if let Some(prefix) = batch.prefix {
             self.stored = Some(prefix.with(marked_all));
             self.store_from = Some(if self.is_stopping {
@@ -317,6 +331,7 @@ impl Marks {
         let lost = u64::try_from(self.queue.len() + self.locked.len()).unwrap_or(u64::MAX);
         self.counters.dropped += lost;
         self.losses += lost;
+        self.missed += lost;
         self.queue.drop_before(self.queue.next());
         self.locked.clear();
         self.locked_retry = None;
@@ -335,12 +350,6 @@ impl Marks {
     pub fn is_drained(&self, prefix: Option<Position>, is_idle: bool) -> bool {
         self.has_given_up
             || (!self.is_out && self.queue.len() == 0 && self.to_store(0, prefix, is_idle).is_none())
-    }
-
-    /// Ids that are not marked.
-    #[must_use]
-    pub fn queued(&self) -> usize {
-        self.queue.len() + self.locked.len()
     }
 
     /// Totals since the start.
@@ -370,7 +379,8 @@ impl Marks {
     /// When the next batch is due.
     fn due(&self, prefix: Option<Position>, is_idle: bool) -> Option<Instant> {
         let oldest = self.queue.oldest();
-        let is_full = self.queue.len() >= self.settings.batch.min(self.window) || self.is_stopping;
+        let is_urgent = self.is_stopping || self.queue.first() < self.urgent;
+        let is_full = self.queue.len() >= self.settings.batch.min(self.window) || is_urgent;
         let queued = oldest.map(|oldest| {
             if is_full {
                 oldest
@@ -450,6 +460,7 @@ impl Marks {
     const fn give_up(&mut self) {
         self.counters.dropped += 1;
         self.losses += 1;
+        self.missed += 1;
     }
 
     fn recycle(&mut self, tables: Vec<TableIds>) {

@@ -94,10 +94,9 @@ fn retry(args: &DeadLettersRetryArgs, connector: &Connector, slot: &SlotName) ->
         dead_letters::request_retry(session, slot, &filter).await
     }))?
     .map_err(with_remedy)?;
-    anyhow::ensure!(
-        !keys.is_empty(),
-        "no pending dead letter of slot {slot} matches: see `walrelay dead-letters list`"
-    );
+    if keys.is_empty() {
+        return nothing_matches(slot, &filter);
+    }
     print(&format!(
         "asked for {} of slot {slot}; each stays listed as retrying until the broker has confirmed it\n",
         counted(keys.len(), "retry", "retries")
@@ -115,10 +114,9 @@ fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, slot: &SlotName
         dead_letters::discard(session, slot, &filter, &args.because).await
     }))?
     .map_err(with_remedy)?;
-    anyhow::ensure!(
-        count > 0,
-        "no pending dead letter of slot {slot} matches: see `walrelay dead-letters list`"
-    );
+    if count == 0 {
+        return nothing_matches(slot, &filter);
+    }
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     print(&format!(
         "discarded {} of slot {slot}\n",
@@ -135,6 +133,16 @@ fn agreed(args: &ChosenArgs, what: &str, question: &str) -> anyhow::Result<Optio
     }
     say("nothing was changed");
     Ok(None)
+}
+
+/// Whoever names one expects it to be there; of many it may well be that none is left.
+fn nothing_matches(slot: &SlotName, filter: &Filter) -> anyhow::Result<Exit> {
+    anyhow::ensure!(
+        !is_exact(filter),
+        "no pending dead letter of slot {slot} matches: see `walrelay dead-letters list`"
+    );
+    print(&format!("no pending dead letter of slot {slot} matches\n"))?;
+    Ok(Exit::Clean)
 }
 
 fn filter(args: &FilterArgs) -> Filter {

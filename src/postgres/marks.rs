@@ -1,5 +1,6 @@
 //! Marks: rows whose events are confirmed or discarded get their `sent_at`, or are deleted (rules 18 and 20).
 
+mod notes;
 mod owners;
 pub mod sweep;
 mod tables;
@@ -11,6 +12,7 @@ use walrelay_engine::Lsn;
 use walrelay_engine::event::AfterPublish;
 use walrelay_engine::marks::{MarkBatch, Marked, TableIds};
 
+pub use notes::{Noted, drop_needless, has_notes, mark_noted};
 pub(super) use owners::{claim, release};
 pub use tables::{Refusal, TablePlan, plan, prefix_refusal};
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use walrelay_engine::flow::{BackfillTable, Flow, Intake, Unbound};
 use walrelay_engine::key::{EventKey, TransactionKey};
+use walrelay_engine::marks::HOLD;
 
 use super::faults;
 use crate::fault::{Fault, FaultKind};
@@ -23,6 +24,8 @@ pub(super) struct Request {
     session: u64,
     /// Strike out the rows up to this number, if it is not 0.
     pub(super) settled: u64,
+    /// Some of those may have no mark yet.
+    pub(super) are_unmarked: bool,
     /// Load rows behind this number.
     pub(super) after: Option<u64>,
     /// Count the rows that are left.
@@ -53,10 +56,25 @@ pub(super) struct Backfill {
     /// Everything up to this number has been loaded, in this session or one before.
     through: u64,
     struck_out: u64,
+    /// The rows to be struck out next.
+    strike: Option<Strike>,
+    /// So many events had missed their mark when the rows struck out last were settled.
+    missed: u64,
     is_all_loaded: bool,
     left: Option<u64>,
     /// Since the start of the process.
     totals: Totals,
+}
+
+/// Settled rows whose notes go once they have their marks, or have waited for them for long enough.
+#[derive(Debug, Clone, Copy)]
+struct Strike {
+    through: u64,
+    /// Their ids come before this number in the queue of marks.
+    marks: u64,
+    /// So many events had missed their mark before.
+    missed: u64,
+    since: Instant,
 }
 
 /// What became of rows that were not sent.
@@ -83,6 +101,7 @@ impl Backfill {
             session: self.session + 1,
             through: flow.backfill_through(),
             totals: self.totals,
+            missed: self.strike.map_or(self.missed, |strike| strike.missed),
             ..Self::default()
         };
         if waits {
@@ -137,21 +156,46 @@ impl Backfill {
     }
 
     /// What is to be asked of the database now; a relay that `stops` loads nothing more.
-    pub(super) fn request(&self, flow: &Flow, stops: bool) -> Option<Request> {
+    pub(super) fn request(&self, flow: &Flow, stops: bool, now: Instant) -> Option<Request> {
         if !flow.is_backfilling() {
             return None;
         }
-        let after = (!stops && !self.is_all_loaded && self.rows < LOW).then_some(self.through);
-        let settled = flow.backfill_settled();
-        let is_last = (self.is_all_loaded && self.rows == 0 || stops) && settled == flow.backfill_through();
-        let unstruck = settled.saturating_sub(self.struck_out);
-        let is_due = unstruck >= STRIKE || (unstruck > 0 && (is_last || after.is_some()));
-        (after.is_some() || is_due).then_some(Request {
+        let after = self.to_load(stops);
+        let strike = self.strike.filter(|strike| strike.is_due(flow, now));
+        (after.is_some() || strike.is_some()).then_some(Request {
             session: self.session,
-            settled: if is_due { settled } else { 0 },
+            settled: strike.map_or(0, |strike| strike.through),
+            are_unmarked: strike.is_some_and(|strike| !strike.is_marked(flow)),
             after,
             count: self.left.is_none(),
         })
+    }
+
+    /// When settled rows have waited for their marks for long enough.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.strike.map(|strike| strike.since + HOLD)
+    }
+
+    /// Thinks of the next strike, if there is something to be struck out. Its marks have as long as a position waits for
+    /// them (R18).
+    pub(super) fn plan_strike(&mut self, flow: &mut Flow, stops: bool, now: Instant) {
+        let settled = flow.backfill_settled();
+        let unstruck = settled.saturating_sub(self.struck_out);
+        let is_last = (self.is_all_loaded && self.rows == 0 || stops) && settled == flow.backfill_through();
+        let is_wanted = unstruck >= STRIKE || (unstruck > 0 && (is_last || self.to_load(stops).is_some()));
+        if self.strike.is_none() && flow.is_backfilling() && is_wanted {
+            let missed = flow.marks().missed();
+            self.strike = Some(Strike {
+                through: settled,
+                marks: flow.urge_marks(),
+                missed: std::mem::replace(&mut self.missed, missed),
+                since: now,
+            });
+        }
+    }
+
+    fn to_load(&self, stops: bool) -> Option<u64> {
+        (!stops && !self.is_all_loaded && self.rows < LOW).then_some(self.through)
     }
 
     /// Whether settled rows are still to be struck out, lest they be sent again after the next start.
@@ -174,7 +218,10 @@ impl Backfill {
         if !flow.is_backfilling() || request.session != self.session {
             return Ok(());
         }
-        self.struck_out = self.struck_out.max(request.settled);
+        if request.settled > 0 {
+            self.struck_out = self.struck_out.max(request.settled);
+            self.strike = None;
+        }
         self.left = left.or(self.left.map(|left| left.saturating_sub(struck_out)));
         match batch {
             None => self.is_all_loaded |= request.after.is_some(),
@@ -224,5 +271,20 @@ impl Backfill {
                 "backfill is over: the stream is read"
             );
         }
+    }
+}
+
+impl Strike {
+    fn is_due(&self, flow: &Flow, now: Instant) -> bool {
+        self.has_ended(flow) || now >= self.since + HOLD
+    }
+
+    /// Whether nothing of it waits for its mark.
+    fn has_ended(&self, flow: &Flow) -> bool {
+        flow.marks().marked_before() >= self.marks
+    }
+
+    fn is_marked(&self, flow: &Flow) -> bool {
+        self.has_ended(flow) && flow.marks().missed() == self.missed
     }
 }

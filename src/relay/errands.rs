@@ -209,7 +209,8 @@ pub(super) enum Done {
     /// Rows were struck out and loaded.
     Backfill(Box<Answer>),
     /// The publication is as it was. How the slot stands, if it is still there.
-    Guarded(Option<SlotSample>),
+    /// The slot, and whether rows of our tables wait to be sent before the stream.
+    Guarded(Option<SlotSample>, bool),
 }
 
 /// What a retry found.
@@ -407,7 +408,10 @@ async fn carry_out(
         } => {
             let struck_out = match request.settled {
                 0 => 0,
-                settled => backfill::remove(session, slot, process_id, settled).await?,
+                settled => {
+                    let keeps = request.are_unmarked;
+                    backfill::strike_out(session, slot, process_id, settled, keeps).await?
+                }
             };
             Done::Backfill(Box::new(Answer {
                 request,
@@ -425,12 +429,15 @@ async fn carry_out(
         Errand::Guard => {
             let seen = guard::check(session, &settings.source).await?;
             let end = seen.log_end;
-            Done::Guarded(seen.slot.map(|slot| SlotSample {
+            let are_due = backfill::noted(session, slot).await?.first.is_some()
+                && backfill::are_due_of(session, slot, &settings.source.tables).await?;
+            let sample = seen.slot.map(|slot| SlotSample {
                 retained_bytes: slot.retained_bytes(end),
                 safe_bytes: slot.safe_wal_size,
                 wal_status: slot.wal_status.map(WalStatus::label),
                 end,
-            }))
+            });
+            Done::Guarded(sample, are_due)
         }
     })
 }

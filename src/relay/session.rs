@@ -1,13 +1,11 @@
 //! Opening a session: set-up where it was asked for, the look before streaming, then the stream.
 
-use walrelay_engine::key::EventKey;
-
 use super::news::{News, Tell};
 use super::standby;
 use crate::fault::Fault;
 use crate::postgres::{
     self, Candidate, Connector, ControlSession, Error, Preflight, QualifiedTable, RecoverOptions,
-    Replication, SlotName, Source, StartOptions, Started, Unfit, backfill, guard, settled,
+    Replication, SlotName, Source, StartOptions, Started, Unfit, backfill, backfill::Noted, guard, settled,
 };
 
 /// What a session is opened with.
@@ -32,12 +30,12 @@ pub struct DatabaseSettings {
 pub(super) struct Opened {
     /// The stream.
     pub(super) session: Replication,
-    /// The first of the rows that go out before it, if there are any (R22).
-    pub(super) noted: Option<EventKey>,
+    /// Rows that go out before it (R22), or were sent and may have no mark.
+    pub(super) noted: Noted,
 }
 
-/// The server that was looked at, and the first of the rows to be backfilled.
-type Looked = (Connector, Option<EventKey>);
+/// The server that was looked at, and which rows are noted.
+type Looked = (Connector, Noted);
 
 impl DatabaseSettings {
     /// The same, but with the server that this connector is for.
@@ -118,7 +116,7 @@ async fn with_settled(session: Replication, slot: &SlotName) -> Result<Replicati
 
 /// Checks that everything fits, and tells what is at risk all the same. The SQL session ends before the stream starts: an
 /// idle one would hold up a smart shutdown (I8). Returns a connector to the server that was looked at, so that the stream
-/// comes from no other; and the first of the rows to be backfilled.
+/// comes from no other; and whether rows are to be backfilled.
 async fn look(connector: &Connector, settings: &DatabaseSettings, news: &Tell) -> Result<Looked, Error> {
     let control = ControlSession::open(connector, &settings.source.slot).await?;
     let server = control.connector().clone();
@@ -137,13 +135,9 @@ async fn look(connector: &Connector, settings: &DatabaseSettings, news: &Tell) -
     Ok((server, noted))
 }
 
-/// Is everything there, and as it was left (R5)? And which is the first row to be backfilled?
-async fn check(control: &ControlSession, source: &Source) -> Result<(Preflight, Option<EventKey>), Error> {
+/// Is everything there, and as it was left (R5)? And are rows to be backfilled?
+async fn check(control: &ControlSession, source: &Source) -> Result<(Preflight, Noted), Error> {
     let found = postgres::preflight(control, source).await?;
     guard::check(control, source).await?;
-    let noted = match backfill::waits(control, &source.slot).await? {
-        true => backfill::first(control, &source.slot).await?,
-        false => None,
-    };
-    Ok((found, noted))
+    Ok((found, backfill::noted(control, &source.slot).await?))
 }

@@ -345,7 +345,7 @@ impl Relay {
         };
         let broker = self.broker.deadline().filter(|_| !self.role_unknown);
         let look = self.watch.as_ref().and_then(Watch::deadline);
-        let errand = self.errand_deadline();
+        let errand = self.errand_deadline(now);
         let retention = match self.streams() {
             true => self.retention.deadline(),
             false => None,

@@ -158,7 +158,9 @@ async fn r5_setup_leaves_a_mismatch_for_recover() -> Result<()> {
         (
             Some(0),
             "found    publication \"walrelay\" was altered since set-up (publish, another option, name or owner)\n\
-             written  baseline of publication and tables\n"
+             written  baseline of publication and tables\n\
+             warning  the stream may lack rows that were written meanwhile: `walrelay recover --rescan` sends those \
+             that are not marked as sent\n"
         ),
         "{}",
         recovered.stderr

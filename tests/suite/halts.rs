@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(5);
 const HEALED: Duration = Duration::from_secs(12);
 
 /// Waits until one of these causes is named as a halt with its remedy. The server decides which of two looks comes first.
-async fn halts(relay: &mut Relay, causes: &[&str]) -> Result<Readiness> {
+pub(crate) async fn halts(relay: &mut Relay, causes: &[&str]) -> Result<Readiness> {
     let is_named = |readiness: &Readiness| {
         causes
             .iter()

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{Flow, failure};
 use crate::Lsn;
 use crate::event::AfterPublish;
-use crate::marks::{MarkBatch, MarkCounters, Marked, Position, TableNo};
+use crate::marks::{MarkBatch, MarkCounters, Marked, Marks, Position, TableNo};
 use crate::window::Seq;
 
 /// Whoever marks rows.
@@ -103,6 +103,18 @@ impl Flow {
         self.marks.counters()
     }
 
+    /// What is to be marked, and how far that is.
+    #[must_use]
+    pub const fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    /// Something waits for the marks of all that is settled: they are due at once. Returns the number before which their ids
+    /// are queued.
+    pub fn urge_marks(&mut self) -> u64 {
+        self.marks.urge()
+    }
+
     /// Ids that wait for their mark.
     #[must_use]
     pub fn unmarked(&self) -> usize {
@@ -139,9 +151,9 @@ impl Flow {
         let Some(entry) = self.window.entry(seq) else {
             return;
         };
-        if self.marks.wants(entry.table)
-            && let Some(id) = failure::event_id(entry)
-        {
+        if !self.marks.wants(entry.table) {
+            self.marks.pass(entry.table);
+        } else if let Some(id) = failure::event_id(entry) {
             let row = (id, entry.key.transaction.xid);
             self.marks.queue(entry.table, row, self.prefix_to_store(), now);
         }

@@ -69,22 +69,4 @@ impl Marks {
             }),
         }
     }
-
-    /// All ids before this number are marked, given up or excused.
-    fn done_before(&self) -> u64 {
-        let locked = self.locked.iter().map(|locked| locked.number);
-        let locked = locked.filter(|number| *number >= self.excused).min();
-        let first = self.queue.first().max(self.excused);
-        locked.map_or(first, |locked| locked.min(first))
-    }
-
-    fn excuse(&mut self, through: u64) {
-        let queued = through.saturating_sub(self.queue.first().max(self.excused));
-        let late = self.locked.iter().map(|locked| locked.number);
-        let locked = late
-            .filter(|number| (self.excused..through).contains(number))
-            .count();
-        self.counters.late += queued + u64::try_from(locked).unwrap_or(u64::MAX);
-        self.excused = self.excused.max(through);
-    }
 }

@@ -182,8 +182,8 @@ impl IdIndex {
 /// Notes the ids of the due rows in the open transaction, in whose snapshot they are looked for. Those that are noted
 /// already, were skipped, or are dead letters, are left out (R23).
 ///
-/// Grants: select on the table; usage on schema `walrelay`; select, insert and update on `walrelay.backfills`; select and
-/// insert on `walrelay.backfill`; select on `walrelay.dead_letters` and `walrelay.skips`.
+/// Grants: select on the table; usage on schema `walrelay`; select, insert and update on `walrelay.backfills`; select,
+/// insert and delete on `walrelay.backfill`; select on `walrelay.dead_letters` and `walrelay.skips`.
 ///
 /// # Errors
 /// The statement fails, such as for a missing privilege.
@@ -195,7 +195,7 @@ pub(in crate::postgres) async fn copy(
 ) -> Result<Copied, Error> {
     const COPY: Use = Use::own(
         "note the rows that are due",
-        "select, insert, update",
+        "select, insert, update, delete",
         &["backfill", "backfills"],
     );
     let client = session.client();
@@ -210,6 +210,11 @@ pub(in crate::postgres) async fn copy(
     COPY.run(session.role(), client.execute(sql, &[&slot.as_str(), &position]))
         .await?;
     let outbox = plan.table.to_string();
+    // Whether the row of such an id is the same one nothing tells: it is looked for as any other.
+    let sql = "delete from walrelay.backfill b using walrelay.backfills c \
+               where c.id = b.backfill and b.slot = $1 and c.outbox = $2 and b.is_settled";
+    COPY.run(session.role(), client.execute(sql, &[&slot.as_str(), &outbox]))
+        .await?;
     let sql = "insert into walrelay.backfills (slot, outbox, commit_lsn, copied_at) \
                values ($1, $2, $3::text::pg_lsn, pg_catalog.clock_timestamp()) returning id";
     let row = COPY

@@ -90,10 +90,10 @@ impl Item {
 ///
 /// # Errors
 /// The query fails.
-pub async fn first(session: &ControlSession, slot: &SlotName) -> Result<Option<EventKey>, Error> {
+pub(super) async fn first(session: &ControlSession, slot: &SlotName) -> Result<Option<EventKey>, Error> {
     let sql = "select c.commit_lsn::text, c.copied_at, b.number from walrelay.backfill b \
                join walrelay.backfills c on c.id = b.backfill \
-               where b.slot = $1 order by b.number limit 1";
+               where b.slot = $1 and not b.is_settled order by b.number limit 1";
     let row = LOAD
         .run(session.role(), session.client().query_opt(sql, &[&slot.as_str()]))
         .await?;
@@ -131,33 +131,6 @@ pub async fn load(
     Ok(batch)
 }
 
-/// Strikes out all rows of the slot up to this number. Returns how many.
-///
-/// Grants: usage on schema `walrelay`, select and delete on `walrelay.backfill`.
-///
-/// # Errors
-/// [`Error::NotOurStream`], as for [`load`]: another server may lack the dead letter that one of these rows became. Or a
-/// statement fails.
-pub async fn remove(
-    session: &mut ControlSession,
-    slot: &SlotName,
-    walsender_pid: i32,
-    through: u64,
-) -> Result<u64, Error> {
-    const REMOVE: Use = Use::own("strike out backfilled rows", "select, delete", &["backfill"]);
-    let role = session.role().to_owned();
-    let step = Step::Query(REMOVE.purpose);
-    let transaction = bounded(step, session.client_mut().transaction()).await?;
-    check_stream(&transaction, slot, walsender_pid, REMOVE.purpose).await?;
-    let sql = "delete from walrelay.backfill where slot = $1 and number <= $2";
-    let through = i64::try_from(through).unwrap_or(i64::MAX);
-    let removed = REMOVE
-        .run(&role, transaction.execute(sql, &[&slot.as_str(), &through]))
-        .await?;
-    bounded(step, transaction.commit()).await?;
-    Ok(removed)
-}
-
 async fn next_batch(
     transaction: &Transaction<'_>,
     role: &str,
@@ -167,7 +140,7 @@ async fn next_batch(
 ) -> Result<Option<Batch>, Error> {
     let sql = "select c.commit_lsn::text, c.copied_at, c.id, c.outbox from walrelay.backfill b \
                join walrelay.backfills c on c.id = b.backfill \
-               where b.slot = $1 and b.number > $2 order by b.number limit 1";
+               where b.slot = $1 and b.number > $2 and not b.is_settled order by b.number limit 1";
     let after = i64::try_from(after).unwrap_or(i64::MAX);
     let next = LOAD
         .run(role, transaction.query_opt(sql, &[&slot.as_str(), &after]))
@@ -192,7 +165,7 @@ async fn next_batch(
     ]
     .map(str::to_owned);
     let noted = format!(
-        "(select * from walrelay.backfill where slot = $1 and backfill = $2 and number > $3 \
+        "(select * from walrelay.backfill where slot = $1 and backfill = $2 and number > $3 and not is_settled \
          order by number limit {BATCH_ROWS}) b"
     );
     let sql = match &columns {

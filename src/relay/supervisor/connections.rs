@@ -39,7 +39,7 @@ impl Relay {
             system_id: identity.system_id,
             timeline: identity.timeline,
         };
-        let is_another = noted.is_some_and(|noted| !self.flow.knows_noted(noted));
+        let is_another = noted.first.is_some_and(|first| !self.flow.knows_noted(first));
         if is_another {
             self.flow.forget();
         }
@@ -51,7 +51,11 @@ impl Relay {
         self.streaming = Arc::new(self.settings.database.at(session.connector()));
         let slot = self.settings.database.source.slot.clone();
         self.watch = Some(Watch::new(session.connector().clone(), slot, now));
-        self.backfill.session_started(&mut self.flow, noted.is_some());
+        self.backfill
+            .session_started(&mut self.flow, noted.first.is_some());
+        if noted.is_unmarked {
+            self.marker.rows_are_noted(now);
+        }
         if let Some(settled) = session.settled() {
             if let Some(position) = settled.position {
                 tracing::info!(settled = %position, "events up to there are settled on record");

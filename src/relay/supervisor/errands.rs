@@ -8,7 +8,7 @@ use walrelay_engine::key::EventKey;
 use walrelay_engine::window::{Failure, Seq};
 
 use super::{Relay, retries};
-use crate::fault::Fault;
+use crate::fault::{Fault, FaultKind};
 use crate::postgres::dead_letters::{Columns, NewDeadLetter, Reason};
 use crate::postgres::skips::Skip;
 use crate::postgres::{EventPosition, QualifiedTable};
@@ -109,6 +109,8 @@ impl Care {
 impl Relay {
     /// Starts the next errand, if one is due and none runs.
     pub(super) fn start_errand(&mut self, now: Instant) {
+        let stops = self.stop_by.is_some();
+        self.backfill.plan_strike(&mut self.flow, stops, now);
         if !self.errands.is_free(now) {
             return;
         }
@@ -131,7 +133,7 @@ impl Relay {
             Errand::Guard
         } else if let Some(errand) = self.dead_letter_errand(batch, process_id, now) {
             errand
-        } else if let Some(request) = self.backfill_request() {
+        } else if let Some(request) = self.backfill_request(now) {
             Errand::Backfill {
                 request,
                 process_id,
@@ -213,13 +215,13 @@ impl Relay {
     }
 
     /// When an errand is due, as far as that is known.
-    pub(super) fn errand_deadline(&mut self) -> Option<Instant> {
+    pub(super) fn errand_deadline(&mut self, now: Instant) -> Option<Instant> {
         self.database.up()?;
         let free_at = self.errands.deadline()?;
         let has_dead_letters = self.flow.set_aside_count() > 0
             || self.flow.has_retries_over()
             || self.flow.retry_room().is_some();
-        let has_backfill = self.backfill_request().is_some();
+        let has_backfill = self.backfill_request(now).is_some();
         let is_wanted =
             self.care.unrecorded.is_some() || self.failed_for_nothing() || has_dead_letters || has_backfill;
         let wanted = if is_wanted {
@@ -229,7 +231,8 @@ impl Relay {
         } else {
             self.care.guard_at
         };
-        Some(wanted.max(free_at))
+        let strike = self.backfill.deadline();
+        Some(strike.map_or(wanted, |strike| wanted.min(strike)).max(free_at))
     }
 
     /// Takes in what came of an errand.
@@ -301,16 +304,26 @@ impl Relay {
                 self.count_dead_letters(pending, now);
             }
             Done::Backfill(answer) => {
+                if answer.request.are_unmarked {
+                    self.marker.rows_are_noted(now);
+                }
                 if let Err(fault) = self.backfill.answered(&mut self.flow, *answer, now) {
                     self.fail_session(fault, now);
                 }
             }
-            Done::Guarded(sample) => self.status.send_modify(|status| status.slot_sample = sample),
+            Done::Guarded(sample, are_due) => {
+                self.status.send_modify(|status| status.slot_sample = sample);
+                if are_due && !self.flow.is_backfilling() {
+                    let message = "rows were noted that go out before the stream".to_owned();
+                    let kind = FaultKind::RowsNoted;
+                    self.fail_session(Fault { kind, message }, now);
+                }
+            }
         }
     }
 
-    fn backfill_request(&self) -> Option<Request> {
-        self.backfill.request(&self.flow, self.stop_by.is_some())
+    fn backfill_request(&self, now: Instant) -> Option<Request> {
+        self.backfill.request(&self.flow, self.stop_by.is_some(), now)
     }
 
     fn errand_failed(&mut self, kind: ErrandKind, fault: Fault, now: Instant) {
