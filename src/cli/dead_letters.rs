@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Subcommand};
 
-use super::{CommonArgs, parse_selector, parse_since};
+use super::skip::parse_selector;
+use super::{CommonArgs, parse_since};
 use crate::postgres::EventPosition;
 use crate::postgres::dead_letters::{Reason, State};
 use crate::postgres::skips::Selector;
@@ -40,7 +41,7 @@ pub enum DeadLettersCommand {
 pub struct FilterArgs {
     /// Those set aside for this reason: unroutable, nacked, unanswered, refused or invalid.
     #[arg(long, value_name = "REASON")]
-    pub reason: Option<Reason>,
+    pub failure: Option<Reason>,
     /// Those of this event type.
     #[arg(long, value_name = "TYPE")]
     pub event_type: Option<String>,
@@ -67,6 +68,14 @@ pub struct DeadLettersListArgs {
     /// Those in this state: pending, retrying or discarded; without it the first two.
     #[arg(long, value_name = "STATE")]
     pub state: Option<State>,
+    /// What `--failure` was called before `discard` took the word.
+    #[arg(
+        long = "reason",
+        value_name = "REASON",
+        hide = true,
+        conflicts_with = "failure"
+    )]
+    pub reason: Option<Reason>,
     /// Which.
     #[command(flatten)]
     pub filter: FilterArgs,
@@ -91,12 +100,23 @@ pub struct DeadLettersShowArgs {
 
 /// `walrelay dead-letters retry`
 #[derive(Debug, Args)]
-#[command(group(selection()))]
+#[command(group(selection().arg("reason")))]
 pub struct DeadLettersRetryArgs {
+    /// The event: its id, or its key LSN:SEQ.
+    #[arg(value_name = "EVENT_ID|LSN:SEQ", value_parser = parse_selector, conflicts_with_all = ["id", "key"])]
+    pub event: Option<Selector>,
+    /// What `--failure` was called before `discard` took the word.
+    #[arg(
+        long = "reason",
+        value_name = "REASON",
+        hide = true,
+        conflicts_with = "failure"
+    )]
+    pub reason: Option<Reason>,
     /// All of them.
     #[arg(long)]
     pub all: bool,
-    /// Do not ask. It is asked unless --id or --key is given.
+    /// Do not ask. It is asked unless one event is named.
     #[arg(long)]
     pub yes: bool,
     /// Which.
@@ -111,13 +131,16 @@ pub struct DeadLettersRetryArgs {
 #[derive(Debug, Args)]
 #[command(group(selection()))]
 pub struct DeadLettersDiscardArgs {
+    /// The event: its id, or its key LSN:SEQ.
+    #[arg(value_name = "EVENT_ID|LSN:SEQ", value_parser = parse_selector, conflicts_with_all = ["id", "key"])]
+    pub event: Option<Selector>,
     /// Why they are not wanted; kept in their rows.
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
-    pub because: String,
+    #[arg(long, alias = "because", value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub reason: String,
     /// All of them.
     #[arg(long)]
     pub all: bool,
-    /// Do not ask. It is asked unless --id or --key is given.
+    /// Do not ask. It is asked unless one event is named.
     #[arg(long)]
     pub yes: bool,
     /// Which.
@@ -131,7 +154,7 @@ pub struct DeadLettersDiscardArgs {
 /// A command that changes dead letters must be told which.
 fn selection() -> ArgGroup {
     ArgGroup::new("selection")
-        .args(["all", "reason", "event_type", "since", "id", "key"])
+        .args(["all", "event", "failure", "event_type", "since", "id", "key"])
         .required(true)
         .multiple(true)
 }

@@ -31,7 +31,8 @@ pub(super) fn execute(command: &DeadLettersCommand, loaded: &Loaded) -> anyhow::
 }
 
 fn list(args: &DeadLettersListArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let mut filter = filter(&args.filter);
+    let mut filter = filter(&args.filter, None);
+    filter.reason = filter.reason.or(args.reason);
     filter.states = match args.state {
         Some(state) => vec![state],
         None => vec![State::Pending, State::Retrying],
@@ -56,11 +57,7 @@ fn list(args: &DeadLettersListArgs, connector: &Connector, slot: &SlotName) -> a
 }
 
 fn show(args: &DeadLettersShowArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let mut filter = Filter::default();
-    match &args.event {
-        Selector::EventId(id) => filter.event_id = Some(id.clone()),
-        Selector::Position(position) => filter.position = Some(*position),
-    }
+    let filter = filter(&FilterArgs::default(), Some(&args.event));
     let found = block_on(in_session(connector, slot, async |session| {
         dead_letters::show(session, slot, &filter, SHOWN).await
     }))?
@@ -85,21 +82,22 @@ fn show(args: &DeadLettersShowArgs, connector: &Connector, slot: &SlotName) -> a
 }
 
 fn retry(args: &DeadLettersRetryArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let filter = filter(&args.filter);
-    let what = "retry delivers everything that the filter takes";
-    let question = "Deliver again what the filter takes?";
-    if !(args.yes || is_exact(&filter) || confirmed(what, question)?) {
-        say("nothing was changed");
-        return Ok(Exit::Failed);
+    let mut filter = filter(&args.filter, args.event.as_ref());
+    filter.reason = filter.reason.or(args.reason);
+    if !(args.yes || is_exact(&filter)) {
+        let letters = pending(&filter, connector, slot)?;
+        let what = "retry delivers everything that the filter takes";
+        let question = format!("Deliver {letters} of slot {slot} again?");
+        if !confirmed(what, &question)? {
+            say("nothing was changed");
+            return Ok(Exit::Failed);
+        }
     }
     let keys = block_on(in_session(connector, slot, async |session| {
         dead_letters::request_retry(session, slot, &filter).await
     }))?
     .map_err(with_remedy)?;
-    anyhow::ensure!(
-        !keys.is_empty(),
-        "no pending dead letter of slot {slot} matches: see `walrelay dead-letters list`"
-    );
+    anyhow::ensure!(!keys.is_empty(), "{}", none_pending(slot));
     print(&format!(
         "asked for {} of slot {slot}; each stays listed as retrying until the broker has confirmed it\n",
         counted(keys.len(), "retry", "retries")
@@ -108,21 +106,21 @@ fn retry(args: &DeadLettersRetryArgs, connector: &Connector, slot: &SlotName) ->
 }
 
 fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let filter = filter(&args.filter);
-    let what = "discard gives up everything that the filter takes";
-    let question = "Discard what the filter takes? It will not be delivered.";
-    if !(args.yes || is_exact(&filter) || confirmed(what, question)?) {
-        say("nothing was changed");
-        return Ok(Exit::Failed);
+    let filter = filter(&args.filter, args.event.as_ref());
+    if !(args.yes || is_exact(&filter)) {
+        let letters = pending(&filter, connector, slot)?;
+        let what = "discard gives up everything that the filter takes";
+        let question = format!("Discard {letters} of slot {slot}? What is discarded is not delivered.");
+        if !confirmed(what, &question)? {
+            say("nothing was changed");
+            return Ok(Exit::Failed);
+        }
     }
     let count = block_on(in_session(connector, slot, async |session| {
-        dead_letters::discard(session, slot, &filter, &args.because).await
+        dead_letters::discard(session, slot, &filter, &args.reason).await
     }))?
     .map_err(with_remedy)?;
-    anyhow::ensure!(
-        count > 0,
-        "no pending dead letter of slot {slot} matches: see `walrelay dead-letters list`"
-    );
+    anyhow::ensure!(count > 0, "{}", none_pending(slot));
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     print(&format!(
         "discarded {} of slot {slot}\n",
@@ -131,14 +129,38 @@ fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, slot: &SlotName
     Ok(Exit::Clean)
 }
 
-fn filter(args: &FilterArgs) -> Filter {
+/// How many pending ones the filter takes, in words for a question; an error if there is none.
+fn pending(filter: &Filter, connector: &Connector, slot: &SlotName) -> anyhow::Result<String> {
+    let filter = Filter {
+        states: vec![State::Pending],
+        ..filter.clone()
+    };
+    let (_, total) = block_on(in_session(connector, slot, async |session| {
+        dead_letters::list(session, slot, &filter, 0).await
+    }))?
+    .map_err(with_remedy)?;
+    anyhow::ensure!(total > 0, "{}", none_pending(slot));
+    let total = usize::try_from(total).unwrap_or(usize::MAX);
+    Ok(counted(total, "dead letter", "dead letters"))
+}
+
+fn none_pending(slot: &SlotName) -> String {
+    format!("no pending dead letter of slot {slot} matches: see `walrelay dead-letters list`")
+}
+
+fn filter(args: &FilterArgs, event: Option<&Selector>) -> Filter {
+    let (event_id, position) = match event {
+        Some(Selector::EventId(id)) => (Some(id.clone()), None),
+        Some(Selector::Position(position)) => (None, Some(*position)),
+        None => (args.id.clone(), args.key),
+    };
     Filter {
         states: Vec::new(),
-        reason: args.reason,
+        reason: args.failure,
         event_type: args.event_type.clone(),
         since: args.since,
-        event_id: args.id.clone(),
-        position: args.key,
+        event_id,
+        position,
     }
 }
 

@@ -10,7 +10,7 @@ use super::{Exit, block_on, print, resolve, say, with_remedy};
 use crate::cli::WaitArgs;
 use crate::config::Loaded;
 use crate::fault::{Class, chain};
-use crate::postgres::slot::SlotState;
+use crate::postgres::slot::{SlotState, explain_missing};
 use crate::postgres::{self, Connector, ControlSession, SlotName, Unfit, backfill, commit_marker};
 
 /// How often the slot is looked at.
@@ -94,7 +94,10 @@ impl Watch<'_> {
         let name = self.slot;
         let state = SlotState::read(self.session().await?, name).await?;
         let slot = || name.clone();
-        let state = state.ok_or_else(|| Unfit::SlotMissing { slot: slot() })?;
+        let Some(state) = state else {
+            let missing = Unfit::SlotMissing { slot: slot() };
+            return Err(explain_missing(self.session().await?, missing).await.into());
+        };
         if state.is_lost() {
             return Err(Unfit::SlotLost { slot: slot() }.into());
         }

@@ -1,4 +1,6 @@
-//! `setup` and `teardown`: what they create and drop, in which order, and what they report.
+//! `setup`: what it creates, in which order, and what it reports.
+
+mod rights;
 
 use tokio_postgres::types::Oid;
 
@@ -16,7 +18,7 @@ use super::migrations::{self, MIGRATIONS};
 use super::preflight::{
     Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
 };
-use super::report::{Outcome, SetupReport, SetupStep, TeardownReport};
+use super::report::{Outcome, SetupReport};
 use super::slot::{self, SlotState};
 use super::state::{Author, Baseline, MemberKind};
 
@@ -32,6 +34,8 @@ pub struct SetupOptions {
     pub order: Order,
     /// A role that gets the rights that the relay needs.
     pub grant_to: Option<String>,
+    /// Create a slot even where one was set up before and is gone: what it has missed is not sent.
+    pub new_slot: bool,
 }
 
 /// Creates what is missing: walrelay's schema, the outbox tables, the publication, the baseline and, last, the slot.
@@ -44,9 +48,12 @@ pub struct SetupOptions {
 /// Rows that are due and that the slot does not stream are noted for the relay (R22); so they are for a table that joins
 /// the publication of a slot that exists (R7).
 ///
+/// A slot that was set up before and is gone is made anew by [`recover`](super::recover::recover), which sends what was
+/// missed, and here only with [`SetupOptions::new_slot`].
+///
 /// # Errors
 /// What is there does not fit ([`Error::Unfit`]), the role may not create what is missing, or the server is not
-/// as needed. Tables and publication are created together or not at all; without the slot the next run goes on from
+/// as needed. Where a right is missing, [`Error::Forbidden`] has the statements that give it. Tables and publication are created together or not at all; without the slot the next run goes on from
 /// there.
 pub async fn setup_with(
     connector: &Connector,
@@ -54,7 +61,10 @@ pub async fn setup_with(
     options: &SetupOptions,
 ) -> Result<SetupReport, Error> {
     let mut session = ControlSession::open(connector, &source.slot).await?;
-    let result = setup_locked(&mut session, source, options).await;
+    let mut result = setup_locked(&mut session, source, options).await;
+    if let Err(error) = result {
+        result = Err(rights::explain(&session, source, error).await);
+    }
     session.close().await;
     result
 }
@@ -67,18 +77,6 @@ pub async fn setup(connector: &Connector, source: &Source) -> Result<SetupReport
     setup_with(connector, source, &SetupOptions::default()).await
 }
 
-/// Drops the slot and the publication, so that no slot is left behind that fills the disk. The outbox tables
-/// and walrelay's schema stay.
-///
-/// # Errors
-/// A process streams from the slot (fault `slot_in_use`), or the role may not drop.
-pub async fn teardown(connector: &Connector, source: &Source) -> Result<TeardownReport, Error> {
-    let session = ControlSession::open(connector, &source.slot).await?;
-    let result = teardown_locked(&session, source).await;
-    session.close().await;
-    result
-}
-
 async fn setup_locked(
     session: &mut ControlSession,
     source: &Source,
@@ -87,6 +85,9 @@ async fn setup_locked(
     let mut report = SetupReport::default();
     let server = ServerFacts::read(session).await?;
     check_server(&server)?;
+    if let Some(role) = &options.grant_to {
+        grants::check_role(session, role).await?;
+    }
     advisory::lock(session).await?;
 
     let existing = SlotState::read(session, &source.slot).await?;
@@ -94,6 +95,9 @@ async fn setup_locked(
     let streams_from = existing.as_ref().and_then(|slot| slot.confirmed_flush_lsn);
     if exists {
         check_slot(existing, &source.slot, &server.database)?;
+    } else if !options.new_slot && slot::is_known(session, &source.slot).await? {
+        let slot = source.slot.clone();
+        return Err(Unfit::SlotGone { slot }.into());
     }
 
     migrate(session, &mut report).await?;
@@ -224,6 +228,9 @@ fn cautions(
             "slot {slot} is older than the publication: if streaming ends with publication_missing, run teardown and setup"
         ));
     }
+    if options.new_slot {
+        cautions.push(format!("slot {slot} is there, so --new-slot changed nothing"));
+    }
     if is_passed_over {
         cautions.push("rows that were in a table before it joined the publication are not sent".to_owned());
     }
@@ -233,45 +240,6 @@ fn cautions(
         ));
     }
     cautions
-}
-
-async fn teardown_locked(session: &ControlSession, source: &Source) -> Result<TeardownReport, Error> {
-    advisory::lock(session).await?;
-    let mut report = TeardownReport::default();
-    // The slot first: without its publication it could not be streamed any more.
-    let outcome = if SlotState::read(session, &source.slot).await?.is_some() {
-        slot::drop(session, &source.slot).await?;
-        Outcome::Dropped
-    } else {
-        Outcome::Absent
-    };
-    backfill::forget(session, &source.slot).await?;
-    marks::release(session, source).await?;
-    report.steps.push(SetupStep {
-        what: format!("slot {}", source.slot),
-        outcome,
-    });
-
-    let outcome = if PublicationFacts::read(session, &source.publication)
-        .await?
-        .is_some()
-    {
-        let sql = format!(
-            "drop publication {}",
-            quote_identifier(source.publication.as_str())
-        );
-        session
-            .run("drop the publication", session.client().batch_execute(&sql))
-            .await?;
-        Outcome::Dropped
-    } else {
-        Outcome::Absent
-    };
-    report.steps.push(SetupStep {
-        what: format!("publication {}", source.publication),
-        outcome,
-    });
-    Ok(report)
 }
 
 /// Applies the numbered migrations that are missing, each in a transaction of its own.

@@ -31,9 +31,8 @@ pub(super) const fn unbound_kind(error: &Unbound) -> FaultKind {
 
 const fn mapping_kind(error: &MappingError) -> FaultKind {
     match error {
-        MappingError::ColumnMissing { .. } | MappingError::TemplateColumnMissing { .. } => {
-            FaultKind::ColumnMissing
-        }
+        MappingError::ColumnMissing { .. } => FaultKind::ColumnMissing,
+        MappingError::TemplateColumnMissing { .. } => FaultKind::TemplateColumnMissing,
         MappingError::PayloadType { .. } => FaultKind::PayloadType,
     }
 }

@@ -42,6 +42,7 @@ mod rows;
 mod security;
 mod setup;
 mod shutdown;
+mod slot_gone;
 mod source;
 mod standby;
 mod stop;

@@ -57,7 +57,7 @@ fn a_wrong_type_names_what_is_expected_and_what_stands_there() {
         ),
         (
             "log.level = 'inof'",
-            "log.level must be error, warn, info, debug, trace or off, or such by target as in \"info,lapin=debug\", \
+            "log.level must be error, warn, info, debug, trace or off, or such by target as in \"info,walrelay::rabbitmq=debug\", \
              not \"inof\"; did you mean info?",
         ),
         (

@@ -292,6 +292,7 @@ impl Relay {
         if let Some(skip) = skip {
             if self.flow.skip_held(now) {
                 tracing::warn!(
+                    event_id = skip.event_id,
                     commit_lsn = %key.transaction.commit_lsn,
                     tx_seq = key.tx_seq,
                     reason = skip.reason,
