@@ -68,14 +68,6 @@ pub struct DeadLettersListArgs {
     /// Those in this state: pending, retrying or discarded; without it the first two.
     #[arg(long, value_name = "STATE")]
     pub state: Option<State>,
-    /// What `--failure` was called before `discard` took the word.
-    #[arg(
-        long = "reason",
-        value_name = "REASON",
-        hide = true,
-        conflicts_with = "failure"
-    )]
-    pub reason: Option<Reason>,
     /// Which.
     #[command(flatten)]
     pub filter: FilterArgs,
@@ -100,19 +92,11 @@ pub struct DeadLettersShowArgs {
 
 /// `walrelay dead-letters retry`
 #[derive(Debug, Args)]
-#[command(group(selection().arg("reason")))]
+#[command(group(selection()))]
 pub struct DeadLettersRetryArgs {
     /// The event: its id, or its key LSN:SEQ.
     #[arg(value_name = "EVENT_ID|LSN:SEQ", value_parser = parse_selector, conflicts_with_all = ["id", "key"])]
     pub event: Option<Selector>,
-    /// What `--failure` was called before `discard` took the word.
-    #[arg(
-        long = "reason",
-        value_name = "REASON",
-        hide = true,
-        conflicts_with = "failure"
-    )]
-    pub reason: Option<Reason>,
     /// All of them.
     #[arg(long)]
     pub all: bool,

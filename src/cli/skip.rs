@@ -8,6 +8,11 @@ use super::CommonArgs;
 use crate::postgres::EventPosition;
 use crate::postgres::skips::Selector;
 
+/// Its three forms.
+const USAGE: &str = "walrelay skip [OPTIONS] --reason <TEXT> <EVENT_ID|LSN:SEQ>
+       walrelay skip [OPTIONS] --list
+       walrelay skip [OPTIONS] --withdraw <NUMBER>";
+
 /// Below the help of `skip`.
 const EXAMPLES: &str = "\
 Examples:
@@ -18,7 +23,7 @@ Examples:
 
 /// `walrelay skip`
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub struct SkipArgs {
     /// The event: its id, or its key LSN:SEQ as log and /readyz name it.
     #[arg(

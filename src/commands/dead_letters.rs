@@ -32,7 +32,6 @@ pub(super) fn execute(command: &DeadLettersCommand, loaded: &Loaded) -> anyhow::
 
 fn list(args: &DeadLettersListArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
     let mut filter = filter(&args.filter, None);
-    filter.reason = filter.reason.or(args.reason);
     filter.states = match args.state {
         Some(state) => vec![state],
         None => vec![State::Pending, State::Retrying],
@@ -82,8 +81,7 @@ fn show(args: &DeadLettersShowArgs, connector: &Connector, slot: &SlotName) -> a
 }
 
 fn retry(args: &DeadLettersRetryArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let mut filter = filter(&args.filter, args.event.as_ref());
-    filter.reason = filter.reason.or(args.reason);
+    let filter = filter(&args.filter, args.event.as_ref());
     if !(args.yes || is_exact(&filter)) {
         let letters = pending(&filter, connector, slot)?;
         let what = "retry delivers everything that the filter takes";

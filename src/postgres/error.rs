@@ -341,6 +341,8 @@ impl Error {
             remedy
         } else if let Self::At { source, .. } = self {
             source.remedy()
+        } else if matches!(self, Self::Unreadable(Unreadable::NotByTime { .. })) {
+            "leave --partitions out, and its rows are looked through"
         } else {
             self.kind().remedy()
         }

@@ -46,7 +46,9 @@ pub use error::{Error, ServerError, SqlState, Step};
 pub use frame::MAX_FRAME;
 pub use identifier::{PublicationName, QualifiedTable, SlotName};
 pub use kept::KeptSession;
-pub use position::{EventPosition, EventPositionError, commit_marker, flushed_position, timestamp};
+pub use position::{
+    EventPosition, EventPositionError, commit_marker, flushed_position, timestamp, written_position,
+};
 pub use preflight::{Preflight, Risk, Source, Unfit, preflight};
 pub use probe::is_shutting_down;
 pub use purge::{Purge, Purged};

@@ -122,6 +122,7 @@ async fn setup_locked(
         ));
     }
     if exists {
+        report.warnings.extend(misspelt(&made, &published));
         let added: Vec<_> = published.added.iter().filter(old).collect();
         let plans = plan_all(session, &added, options).await?;
         for plan in &plans {
@@ -138,8 +139,10 @@ async fn setup_locked(
         report
             .warnings
             .extend(cautions(source, options, &published, plans.len() < added.len()));
+        report.warnings.extend(ignored_order(options, &plans));
         return finish(session, source, report).await;
     }
+    report.warnings.extend(misspelt(&made, &published));
     let old: Vec<_> = source.tables.iter().filter(old).collect();
     let plans = plan_all(session, &old, options).await?;
     begin_slot(session, source, Author::Setup).await?;
@@ -156,6 +159,7 @@ async fn setup_locked(
     for copied in copied {
         report.push(copied.to_string(), Outcome::Copied);
     }
+    report.warnings.extend(ignored_order(options, &plans));
     finish(session, source, report).await
 }
 
@@ -212,6 +216,27 @@ async fn grant(
     grants::grant(session, role, source).await?;
     report.push(format!("rights of the relay to role {role}"), Outcome::Granted);
     Ok(())
+}
+
+/// A table that was created although its publication is there and lists others may be a typing error.
+fn misspelt(made: &[QualifiedTable], published: &Published) -> Vec<String> {
+    let others: Vec<_> = published.others.iter().map(QualifiedTable::to_string).collect();
+    if others.is_empty() || published.is_new {
+        return Vec::new();
+    }
+    let warning = |table| {
+        format!(
+            "created table {table}, while the publication lists {}: is outbox.table spelled right?",
+            others.join(", ")
+        )
+    };
+    made.iter().map(warning).collect()
+}
+
+/// An order is of no use without rows.
+fn ignored_order(options: &SetupOptions, plans: &[Plan]) -> Option<String> {
+    let is_ignored = plans.is_empty() && options.order != Order::Default;
+    is_ignored.then(|| "--backfill-order was ignored: no rows were to be noted (--backfill)".to_owned())
 }
 
 /// What a person should know of a slot that existed before.
@@ -355,6 +380,8 @@ pub(super) struct Published {
     is_new: bool,
     /// The tables added to a publication that existed.
     added: Vec<QualifiedTable>,
+    /// Those in it that are not configured.
+    others: Vec<QualifiedTable>,
 }
 
 /// Creates the publication, or adds the tables that it lacks.
@@ -412,11 +439,12 @@ pub(super) async fn publish_tables(
     } else if !changed {
         report.push(what, Outcome::Found);
     }
-    let others = publication
+    let others: Vec<_> = publication
         .tables
-        .iter()
-        .filter(|table| !source.tables.contains(table));
-    report.warnings.extend(others.map(|table| {
+        .into_iter()
+        .filter(|table| !source.tables.contains(table))
+        .collect();
+    report.warnings.extend(others.iter().map(|table| {
         format!(
             "the publication also lists {table}, which is no configured outbox: a row of it halts the relay"
         )
@@ -424,5 +452,6 @@ pub(super) async fn publish_tables(
     Ok(Published {
         is_new: changed,
         added,
+        others,
     })
 }

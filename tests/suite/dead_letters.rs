@@ -368,7 +368,7 @@ async fn dead_letters_are_listed_shown_and_discarded_without_a_relay() -> Result
     let set_up = SetUp::with_dead_letters(2).await?;
     let slot = &set_up.source.slot;
     let listed = set_up
-        .run(&["dead-letters", "list", "--reason", "unroutable", "--since", "1h"])
+        .run(&["dead-letters", "list", "--failure", "unroutable", "--since", "1h"])
         .await?;
     let lines: Vec<_> = listed.stdout.lines().collect();
     assert_eq!(lines.len(), 3, "{}{}", listed.stdout, listed.stderr);
@@ -388,7 +388,7 @@ async fn dead_letters_are_listed_shown_and_discarded_without_a_relay() -> Result
         lines[1]
     );
     for other in [
-        "--reason=invalid",
+        "--failure=invalid",
         "--event-type=Other",
         "--since=2100-01-01T00:00:00Z",
         "--state=discarded",
@@ -450,10 +450,7 @@ async fn r9_a_skip_takes_exactly_the_event_it_names_and_only_once() -> Result<()
         .await?;
     assert_eq!(
         (output.code(), output.stdout),
-        (
-            Some(0),
-            format!("recorded: event event-7 of slot {slot} is skipped when it is held\n")
-        ),
+        (Some(0), format!("recorded as skip 1 of slot {slot}\n")),
         "{}",
         output.stderr
     );
@@ -493,12 +490,12 @@ async fn r9_a_skip_takes_exactly_the_event_it_names_and_only_once() -> Result<()
 
     // A row without a usable id goes by its key.
     let selector = Selector::Position(EventPosition::from(&second));
-    assert!(skips::request(&session, slot, &selector, "no id").await?);
+    assert!(skips::request(&session, slot, &selector, "no id").await?.is_new);
     let skip = skips::take(&session, slot, &second, None)
         .await?
         .expect("asked for");
     skips::settled(&mut session, &skip, &second).await?;
-    assert!(skips::request(&session, slot, &selector, "again").await?);
+    assert!(skips::request(&session, slot, &selector, "again").await?.is_new);
     Ok(())
 }
 
@@ -524,7 +521,7 @@ async fn commands_name_the_grant_that_they_lack() -> Result<()> {
     let grant = format!("grant select, insert, update on walrelay.skips to \"{role}\"");
     assert!(said(&error).contains(&grant), "{}", said(&error));
     set_up.client.batch_execute(&grant).await?;
-    assert!(skips::request(&session, slot, &selector, "a test").await?);
+    assert!(skips::request(&session, slot, &selector, "a test").await?.is_new);
     session.close().await;
     let sql = format!("drop owned by \"{role}\"; drop role \"{role}\"");
     Ok(set_up.client.batch_execute(&sql).await?)

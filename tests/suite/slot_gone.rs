@@ -65,6 +65,14 @@ async fn setup_makes_no_slot_after_a_recovery_that_failed() -> Result<()> {
     let recovered = relay.run_command(&["recover", "--yes"]).await?;
     assert_eq!(recovered.code(), Some(0), "{}", recovered.stderr);
     relay.wait_ready(LONG).await?;
+    let kept = relay.run_command(&["recover", "--since", "1h"]).await?;
+    assert_eq!(
+        (kept.code(), last_line(&kept)),
+        (
+            Some(0),
+            "warning: --since was ignored: no table's rows were to be found by their time"
+        )
+    );
     Ok(())
 }
 

@@ -3,7 +3,6 @@
 use crate::postgres::catalog::{ServerFacts, column};
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::{Error, SqlState};
-use crate::postgres::identifier::quote_identifier;
 use crate::postgres::preflight::{Source, Unfit};
 
 /// Adds to a refusal what would make set-up go through. Ends the transaction that the refusal has broken.
@@ -30,20 +29,26 @@ async fn remedy(session: &ControlSession, source: &Source) -> Result<String, Err
     let client = session.client();
     session.run(PURPOSE, client.batch_execute("rollback")).await?;
     let server = ServerFacts::read(session).await?;
-    let role = quote_identifier(&server.role);
+    let names = "select pg_catalog.quote_ident($1::text), pg_catalog.quote_ident($2::text)";
+    let row = session
+        .run(
+            PURPOSE,
+            client.query_one(names, &[&server.role, &server.database]),
+        )
+        .await?;
+    let (role, database): (String, String) = (column(&row, 0, PURPOSE)?, column(&row, 1, PURPOSE)?);
     let mut statements = Vec::new();
     if !server.may_replicate {
         statements.push(format!("alter role {role} replication"));
     }
-    let database = "select pg_catalog.has_database_privilege(pg_catalog.current_database(), 'create')";
-    let row = session.run(PURPOSE, client.query_one(database, &[])).await?;
+    let may_create = "select pg_catalog.has_database_privilege(pg_catalog.current_database(), 'create')";
+    let row = session.run(PURPOSE, client.query_one(may_create, &[])).await?;
     if !column::<bool>(&row, 0, PURPOSE)? {
-        let database = quote_identifier(&server.database);
         statements.push(format!("grant create on database {database} to {role}"));
     }
     let mut needs_owner = owns_no_part(session, PURPOSE, source).await?;
     let schema = "select c.oid is not null, coalesce(pg_catalog.pg_has_role(c.relowner, 'usage'), false), \
-                  pg_catalog.has_schema_privilege(n.oid, 'create') from pg_catalog.pg_namespace n \
+                  pg_catalog.has_schema_privilege(n.oid, 'create'), pg_catalog.quote_ident(n.nspname) from pg_catalog.pg_namespace n \
                   left join pg_catalog.pg_class c on c.relnamespace = n.oid and c.relname = $2 where n.nspname = $1";
     for table in &source.tables {
         let row = session
@@ -53,7 +58,7 @@ async fn remedy(session: &ControlSession, source: &Source) -> Result<String, Err
         let (exists, owns): (bool, bool) = (column(&row, 0, PURPOSE)?, column(&row, 1, PURPOSE)?);
         needs_owner |= exists && !owns;
         if !exists && !column::<bool>(&row, 2, PURPOSE)? {
-            let schema = quote_identifier(&table.schema);
+            let schema: String = column(&row, 3, PURPOSE)?;
             statements.push(format!("grant create on schema {schema} to {role}"));
         }
     }
