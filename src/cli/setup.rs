@@ -22,8 +22,9 @@ pub struct SetupArgs {
     /// Connect with this URL instead of postgres.url: an administrator's.
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// Create the slot even where one was set up before and is gone. What that one missed is not sent: right after a
-    /// `walrelay wait --current` with no writer since. Otherwise run `walrelay recover`.
+    /// Create the slot even where one was set up before and is gone. Of what that one missed, nothing is sent but the rows
+    /// that --backfill notes: for the moment after `walrelay wait --current`, while nobody writes. Otherwise run
+    /// `walrelay recover`.
     #[arg(long)]
     pub new_slot: bool,
     /// Print the SQL for those who run their own migrations; change nothing, connect nowhere.

@@ -37,11 +37,11 @@ pub(in crate::postgres) async fn is_known(session: &ControlSession, slot: &SlotN
 
 /// Says of a slot that is missing if it was never set up, as far as that can be found out: the remedies differ.
 pub async fn explain_missing(session: &ControlSession, unfit: Unfit) -> Unfit {
-    match unfit {
-        Unfit::SlotMissing { slot } => match is_known(session, &slot).await {
-            Ok(false) => Unfit::NotSetUp { slot },
-            Ok(true) | Err(_) => Unfit::SlotMissing { slot },
-        },
-        other => other,
+    let Unfit::SlotMissing { slot } = unfit else {
+        return unfit;
+    };
+    match is_known(session, &slot).await {
+        Ok(false) => Unfit::NotSetUp { slot },
+        Ok(true) | Err(_) => Unfit::SlotMissing { slot },
     }
 }
