@@ -1,6 +1,8 @@
 //! The command line: what can be typed, and the configuration sources that it names.
 
 mod dead_letters;
+mod setup;
+mod skip;
 mod upkeep;
 
 use std::path::PathBuf;
@@ -12,12 +14,13 @@ use clap_complete::Shell;
 use walrelay_engine::Lsn;
 
 use crate::config::{Sources, Validator};
-use crate::postgres::skips::Selector;
 
 pub use dead_letters::{
     ChosenArgs, DeadLettersArgs, DeadLettersCommand, DeadLettersDiscardArgs, DeadLettersListArgs,
     DeadLettersRetryArgs, DeadLettersShowArgs, FilterArgs,
 };
+pub use setup::{BackfillArg, SetupArgs, TeardownArgs};
+pub use skip::SkipArgs;
 pub use upkeep::{PurgeArgs, ReplayArgs};
 
 /// Exit codes and the order of the configuration's sources, below the root's `--help`.
@@ -61,7 +64,8 @@ pub struct CommonArgs {
     /// Set a key of the configuration, as in --set delivery.max_in_flight=500; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Log lines of this level and above: error, warn, info, debug or trace (log.level).
+    /// Log lines of this level and above: error, warn, info, debug, trace or off (log.level); levels by target as in
+    /// info,walrelay::rabbitmq=debug.
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
     /// Write log lines as text or json (log.format).
@@ -114,67 +118,6 @@ pub struct RunArgs {
     pub common: CommonArgs,
 }
 
-/// `walrelay setup`
-#[derive(Debug, Args)]
-pub struct SetupArgs {
-    /// Which rows that are in a table already are sent before the stream: none, unsent (those without sent_at) or all.
-    /// Without it, unsent where the table has the column sent_at, else none.
-    #[arg(long, value_name = "WHICH")]
-    pub backfill: Option<BackfillArg>,
-    /// Send those rows in the order of this column; without it, created_at where the table has it, else in no particular
-    /// order.
-    #[arg(long, value_name = "COLUMN", value_parser = NonEmptyStringValueParser::new())]
-    pub backfill_order: Option<String>,
-    /// Give this role the rights that the relay needs.
-    #[arg(long, value_name = "ROLE", value_parser = NonEmptyStringValueParser::new())]
-    pub grant_to: Option<String>,
-    /// Connect with this URL instead of postgres.url: an administrator's.
-    #[arg(long, value_name = "URL")]
-    pub url: Option<String>,
-    /// Print the SQL for those who run their own migrations; change nothing, connect nowhere.
-    #[arg(long, conflicts_with_all = ["backfill", "backfill_order", "url"])]
-    pub print: bool,
-    /// Flags after the command.
-    #[command(flatten)]
-    pub common: CommonArgs,
-}
-
-/// Which rows are sent before the stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum BackfillArg {
-    /// None of them.
-    None,
-    /// Those without `sent_at`.
-    Unsent,
-    /// All of them.
-    All,
-}
-
-/// `walrelay teardown`
-#[derive(Debug, Args)]
-pub struct TeardownArgs {
-    /// Do not ask.
-    #[arg(long)]
-    pub yes: bool,
-    /// Flags after the command.
-    #[command(flatten)]
-    pub common: CommonArgs,
-}
-
-/// `walrelay skip`
-#[derive(Debug, Args)]
-pub struct SkipArgs {
-    /// The event: its id, or its key LSN:SEQ as log and /readyz name it.
-    #[arg(value_name = "EVENT_ID|LSN:SEQ", value_parser = parse_selector)]
-    pub event: Selector,
-    /// Why it is not wanted; kept in walrelay.skips.
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
-    pub reason: String,
-    /// Flags after the command.
-    #[command(flatten)]
-    pub common: CommonArgs,
-}
-
 /// `walrelay wait`
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("position").args(["current", "lsn"]).required(true)))]
@@ -218,10 +161,11 @@ pub struct RecoverArgs {
     pub common: CommonArgs,
 }
 
-fn parse_selector(text: &str) -> Result<Selector, &'static str> {
-    match text.parse() {
-        Ok(Selector::EventId(id)) if id.is_empty() => Err("an event id is not empty"),
-        Ok(selector) => Ok(selector),
+fn parse_patience(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(Duration::ZERO) => Err("no answer comes in no time: expected more than 0s".to_owned()),
+        Ok(patience) => Ok(patience),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -269,7 +213,7 @@ pub struct HealthArgs {
     #[arg(long)]
     pub ready: bool,
     /// How long to wait for the answer.
-    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = parse_patience)]
     pub timeout: Duration,
     /// Flags after the command.
     #[command(flatten)]
@@ -287,7 +231,7 @@ pub struct CompletionsArgs {
 /// `walrelay man`
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Write a page for each command there, instead of printing the first.
+    /// Write a page for each command into this folder, which exists, instead of printing the first.
     #[arg(value_name = "FOLDER")]
     pub directory: Option<PathBuf>,
 }
@@ -416,15 +360,37 @@ mod tests {
             ("walrelay dead-letters retry", false),
             ("walrelay dead-letters retry --yes", false),
             ("walrelay dead-letters retry --all", true),
-            ("walrelay dead-letters retry --reason unroutable --since 2h", true),
-            ("walrelay dead-letters retry --reason lost", false),
+            (
+                "walrelay dead-letters retry --failure unroutable --since 2h",
+                true,
+            ),
+            ("walrelay dead-letters retry --failure lost", false),
             ("walrelay dead-letters retry --since yesterday", false),
             ("walrelay dead-letters retry --since 2026-11-30T08:00:00Z", true),
             ("walrelay dead-letters discard --key 0/1:0", false),
+            ("walrelay dead-letters retry --failure unroutable", true),
+            ("walrelay dead-letters retry event-1", true),
+            ("walrelay dead-letters retry event-1 --id event-1", false),
             ("walrelay dead-letters discard --key 0/1 --because old", false),
+            ("walrelay dead-letters discard 0/1:0 --reason old", true),
+            ("walrelay dead-letters discard 0/1:x --reason old", false),
+            (
+                "walrelay dead-letters discard --failure invalid --reason old",
+                true,
+            ),
             ("walrelay dead-letters discard --key 0/1:0 --because old", true),
             ("walrelay skip 0/1:0", false),
             ("walrelay skip 0/1:0 --reason=", false),
+            ("walrelay skip 0/1:0 --reason why", true),
+            ("walrelay skip 0/1:x --reason why", false),
+            ("walrelay skip", false),
+            ("walrelay skip --reason why", false),
+            ("walrelay skip --list", true),
+            ("walrelay skip --list 0/1:0 --reason why", false),
+            ("walrelay skip --withdraw 7", true),
+            ("walrelay skip --withdraw 7 --list", false),
+            ("walrelay replay event-1 event-2", true),
+            ("walrelay health --timeout 0s", false),
             ("walrelay wait", false),
             ("walrelay wait --current --lsn 0/1", false),
             ("walrelay wait --lsn 0/1 --timeout 5s", true),

@@ -151,6 +151,12 @@ fault_kinds! {
     /// The role lacks a privilege other than REPLICATION (42501).
     DatabaseForbidden: Halted, "database_forbidden",
         "grant the role of postgres.url what the error names";
+    /// There is no role of the name that `--grant-to` gives.
+    RoleMissing: Halted, "role_missing",
+        "create it, or correct --grant-to";
+    /// The role may not do all of a teardown.
+    TeardownForbidden: Halted, "teardown_forbidden",
+        "run `walrelay teardown --url ADMIN` with the URL of an administrator, such as setup was run with";
     /// Another session holds a lock that we need (55P03 under `lock_timeout`).
     DatabaseLocked: Unavailable, "database_locked",
         "wait for the session that holds the lock (pg_locks, pg_stat_activity) or end it, then try again";
@@ -184,9 +190,12 @@ fault_kinds! {
     /// The role lacks REPLICATION (42501).
     ReplicationRole: Halted, "replication_role",
         "alter role ... replication (on a managed service grant its replication role)";
-    /// The slot does not exist.
+    /// The slot does not exist, nor was it ever set up here.
+    NotSetUp: Halted, "not_set_up",
+        "run `walrelay setup`, or correct postgres.slot and postgres.url";
+    /// The slot does not exist any more.
     SlotMissing: Halted, "slot_missing",
-        "run `walrelay setup`; if the slot was there before, `walrelay recover`, for events that were missed";
+        "run `walrelay recover`, which sends what was missed; `walrelay setup --new-slot`, if nothing may be sent";
     /// The slot belongs to another plugin or database, or is physical.
     SlotForeign: Halted, "slot_foreign",
         "choose another postgres.slot, or drop that slot if nobody needs it";
@@ -198,7 +207,7 @@ fault_kinds! {
         "drop slots that nobody needs, or raise max_replication_slots and restart PostgreSQL";
     /// Open transactions keep the slot from being created (55P03 under `lock_timeout`).
     SlotBlocked: Unavailable, "slot_blocked",
-        "end the long transactions (pg_stat_activity, pg_prepared_xacts), then run `walrelay setup` again";
+        "end the long transactions (pg_stat_activity, pg_prepared_xacts), then run the command again";
     /// The slot's WAL was removed (`wal_status` = lost).
     SlotLost: Halted, "slot_lost",
         "run `walrelay recover`: it makes the slot anew and sends what was missed";
@@ -242,6 +251,9 @@ fault_kinds! {
     /// A command looks for a value that is none of its column's type.
     ConditionUnfit: Halted, "condition_unfit",
         "correct the value, or look through one table only";
+    /// A template names a column that a table lacks.
+    TemplateColumnMissing: Halted, "template_column_missing",
+        "correct rabbitmq.routing_key or rabbitmq.exchange, or add that column to the table";
     /// The payload column has a type that no body can be made of.
     PayloadType: Halted, "payload_type",
         "make the payload column json, jsonb, text or bytea";
@@ -287,22 +299,23 @@ fault_kinds! {
         "declare the exchange, let walrelay do so ([rabbitmq.declare]), or correct rabbitmq.exchange";
     /// No permission to write to the exchange, or to declare it (403).
     ExchangeForbidden: Halted, "exchange_forbidden",
-        "give the user write permission on the exchange: rabbitmqctl set_permissions";
+        "give the user write permission on the exchange, and configure permission to declare it ([rabbitmq.declare]): \
+         rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ";
     /// The exchange exists with other properties than those to declare (406).
     ExchangeMismatch: Halted, "exchange_mismatch",
         "make [rabbitmq.declare] agree with the exchange that exists, or leave it out";
     /// An event is held: the broker closed the channel or the connection over it (406 and the like).
     MessageRefused: Held, "message_refused",
-        "the broker's log names what it refused: correct the row's producer or the broker's limit";
+        "correct the row's producer or the broker's limit (its log names what it refused); or `walrelay skip EVENT_ID --reason TEXT`";
     /// An event is held: returned as unroutable.
     EventUnroutable: Held, "event_unroutable",
-        "bind a queue to the exchange for the event's routing key; walrelay tries it again by itself";
+        "bind a queue to the exchange for the event's routing key, and it is tried again by itself; or `walrelay skip EVENT_ID --reason TEXT`";
     /// An event is held: a queue refused it (nack).
     EventNacked: Held, "event_nacked",
         "make room in the full queue or raise its limit; walrelay tries the event again by itself";
     /// An event is held: the row cannot become a message.
     EventInvalid: Held, "event_invalid",
-        "see the log line for the column at fault; the event stays held until it is settled by hand";
+        "it stays held until it is settled by hand: `walrelay skip EVENT_ID --reason TEXT` (or LSN:SEQ in place of the id)";
     /// The role may not mark or delete rows, or not store the settled prefix.
     MarksForbidden: Degraded, "marks_forbidden",
         "grant the role of postgres.url what the error names; it is tried again by itself";

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use crate::fault::Fault;
-use crate::relay::{Delivery, SideStatus, Status};
+use crate::relay::{Delivery, SideState, SideStatus, Status};
 
 /// The relay goes round its loop at least once a second; this long without is no longer alive.
 const STANDSTILL: Duration = Duration::from_secs(10);
@@ -51,6 +51,11 @@ pub(super) struct Part<'a> {
     remedy: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rows_left: Option<u64>,
+    /// The held event's id and key, as `walrelay skip` takes them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
 }
 
 /// Whether the relay's loop goes round. It does not depend on delivery.
@@ -73,14 +78,29 @@ pub(super) fn readiness(status: &Status) -> Readiness<'_> {
                     rows_left: Some(left),
                     ..part("backfilling", None, None)
                 },
-                None => part("flowing", None, None),
+                None if is_up(&status.database) && is_up(&status.broker) => part("flowing", None, None),
+                // For one of the two sides, or in a standby for its turn.
+                None => part("waiting", None, None),
             },
             Delivery::Stopping => part("stopping", None, None),
-            Delivery::Held { since, fault } => part("held", Some(*since), Some(fault)),
+            Delivery::Held {
+                since,
+                fault,
+                event_id,
+                position,
+            } => Part {
+                event_id: event_id.as_deref(),
+                key: Some(position.to_string()),
+                ..part("held", Some(*since), Some(fault))
+            },
         },
         risks: status.risks.iter().map(risk).collect(),
         degraded: degraded(status),
     }
+}
+
+fn is_up(side: &SideStatus) -> bool {
+    side.is_of_use() && side.state == SideState::Up
 }
 
 fn degraded(status: &Status) -> Vec<Part<'_>> {
@@ -113,6 +133,8 @@ fn part<'a>(state: &'static str, since: Option<SystemTime>, fault: Option<&'a Fa
         error: fault.map(|fault| fault.message.as_str()),
         remedy: fault.map(|fault| fault.kind.remedy()),
         rows_left: None,
+        event_id: None,
+        key: None,
     }
 }
 
@@ -120,7 +142,7 @@ fn part<'a>(state: &'static str, since: Option<SystemTime>, fault: Option<&'a Fa
 mod tests {
     use super::*;
     use crate::fault::FaultKind;
-    use crate::relay::{Role, SideState};
+    use crate::relay::Role;
 
     fn up() -> Status {
         let mut status = Status::new("walrelay".to_owned());
@@ -146,8 +168,13 @@ mod tests {
                 kind: FaultKind::EventUnroutable,
                 message: "event 1".to_owned(),
             },
+            event_id: None,
+            position: "0/1:7".parse().unwrap(),
         };
         assert!(!held.is_ready());
+        let json = serde_json::to_value(readiness(&held)).unwrap();
+        assert_eq!(json["delivery"]["key"], "0/1:7");
+        assert_eq!(json["delivery"].get("event_id"), None);
         let mut stopping = up();
         stopping.delivery = Delivery::Stopping;
         assert!(!stopping.is_ready());
@@ -178,6 +205,9 @@ mod tests {
         assert_eq!(json["database"]["class"], "halted");
         assert_eq!(json["database"]["remedy"], FaultKind::SlotMissing.remedy());
         assert_eq!(json["broker"]["state"], "up");
+        assert_eq!(json["delivery"]["state"], "waiting");
+        let json = serde_json::to_value(readiness(&up())).unwrap();
+        assert_eq!(json["delivery"]["state"], "flowing");
     }
 
     #[test]
@@ -219,6 +249,7 @@ mod tests {
         let json = serde_json::to_value(readiness(&status)).unwrap();
         assert_eq!(json["role"], "standby");
         assert_eq!(json["database"]["state"], "waiting");
+        assert_eq!(json["delivery"]["state"], "waiting");
         status.broker.state = SideState::Down;
         assert!(!readiness(&status).ready);
     }

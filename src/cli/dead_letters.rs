@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Subcommand};
 
-use super::{CommonArgs, parse_selector, parse_since};
+use super::skip::parse_selector;
+use super::{CommonArgs, parse_since};
 use crate::postgres::EventPosition;
 use crate::postgres::dead_letters::{Reason, State};
 use crate::postgres::skips::Selector;
@@ -40,7 +41,7 @@ pub enum DeadLettersCommand {
 pub struct FilterArgs {
     /// Those set aside for this reason: unroutable, nacked, unanswered, refused or invalid.
     #[arg(long, value_name = "REASON")]
-    pub reason: Option<Reason>,
+    pub failure: Option<Reason>,
     /// Those of this event type.
     #[arg(long, value_name = "TYPE")]
     pub event_type: Option<String>,
@@ -59,10 +60,13 @@ pub struct FilterArgs {
 #[derive(Debug, Args)]
 #[command(group(selection()))]
 pub struct ChosenArgs {
+    /// The event: its id, or its key LSN:SEQ.
+    #[arg(value_name = "EVENT_ID|LSN:SEQ", value_parser = parse_selector, conflicts_with_all = ["id", "key"])]
+    pub event: Option<Selector>,
     /// All of them.
     #[arg(long)]
     pub all: bool,
-    /// Do not ask. It is asked unless --id or --key is given.
+    /// Do not ask. It is asked unless one event is named.
     #[arg(long)]
     pub yes: bool,
     /// Which.
@@ -119,8 +123,8 @@ pub struct DeadLettersRetryArgs {
 #[derive(Debug, Args)]
 pub struct DeadLettersDiscardArgs {
     /// Why they are not wanted; kept in their rows.
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
-    pub because: String,
+    #[arg(long, alias = "because", value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub reason: String,
     /// Which.
     #[command(flatten)]
     pub chosen: ChosenArgs,
@@ -132,7 +136,7 @@ pub struct DeadLettersDiscardArgs {
 /// A command that changes dead letters must be told which.
 fn selection() -> ArgGroup {
     ArgGroup::new("selection")
-        .args(["all", "reason", "event_type", "since", "id", "key"])
+        .args(["all", "event", "failure", "event_type", "since", "id", "key"])
         .required(true)
         .multiple(true)
 }

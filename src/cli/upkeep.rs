@@ -14,7 +14,7 @@ replayed = true in place of commit_lsn and tx_seq. Rows that fail are listed by 
 and the exit code is 1 then.
 
 Examples:
-  walrelay replay --id 7b7f5c1e-9c1b-4a52-9f0e-2f1d1c0f4a11
+  walrelay replay 7b7f5c1e-9c1b-4a52-9f0e-2f1d1c0f4a11
   walrelay replay --aggregate order/42
   walrelay replay --since 2026-11-30T08:00:00Z --until 2026-11-30T09:00:00Z --dry-run
   walrelay replay --event-type OrderCreated --since 2h --rate 200 --yes";
@@ -32,10 +32,13 @@ Examples:
 /// `walrelay replay`
 #[derive(Debug, Args)]
 #[command(after_help = REPLAY_EXAMPLES, group(
-    ArgGroup::new("which").args(["id", "aggregate", "event_type", "since", "until"]).required(true).multiple(true)
+    ArgGroup::new("which").args(["events", "id", "aggregate", "event_type", "since", "until"]).required(true).multiple(true)
 ))]
 pub struct ReplayArgs {
-    /// The row of this id; may be repeated. All conditions that are given must hold.
+    /// The rows of these ids. All conditions that are given must hold.
+    #[arg(value_name = "EVENT_ID")]
+    pub events: Vec<String>,
+    /// The row of this id too; may be repeated.
     #[arg(long, value_name = "EVENT_ID")]
     pub id: Vec<String>,
     /// Rows of this aggregate, as order/42.
@@ -59,7 +62,7 @@ pub struct ReplayArgs {
     /// Say how many rows that would be, and publish none.
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask. It is asked unless all rows are named by --id.
+    /// Do not ask. It is asked unless all rows are named by their ids.
     #[arg(long)]
     pub yes: bool,
     /// Flags after the command.
@@ -80,6 +83,9 @@ pub struct PurgeArgs {
     /// Delete so many rows in one transaction at most.
     #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub batch: u32,
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
     /// Say how many rows that would be, and delete none.
     #[arg(long)]
     pub dry_run: bool,

@@ -31,7 +31,7 @@ pub(super) fn execute(command: &DeadLettersCommand, loaded: &Loaded) -> anyhow::
 }
 
 fn list(args: &DeadLettersListArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let mut filter = filter(&args.filter);
+    let mut filter = filter(&args.filter, None);
     filter.states = match args.state {
         Some(state) => vec![state],
         None => vec![State::Pending, State::Retrying],
@@ -56,11 +56,7 @@ fn list(args: &DeadLettersListArgs, connector: &Connector, slot: &SlotName) -> a
 }
 
 fn show(args: &DeadLettersShowArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let mut filter = Filter::default();
-    match &args.event {
-        Selector::EventId(id) => filter.event_id = Some(id.clone()),
-        Selector::Position(position) => filter.position = Some(*position),
-    }
+    let filter = filter(&FilterArgs::default(), Some(&args.event));
     let found = block_on(in_session(connector, slot, async |session| {
         dead_letters::show(session, slot, &filter, SHOWN).await
     }))?
@@ -86,8 +82,10 @@ fn show(args: &DeadLettersShowArgs, connector: &Connector, slot: &SlotName) -> a
 
 fn retry(args: &DeadLettersRetryArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
     let what = "retry delivers everything that the filter takes";
-    let question = "Deliver again what the filter takes?";
-    let Some(filter) = agreed(&args.chosen, what, question)? else {
+    let Some(filter) = agreed(&args.chosen, connector, slot, what, |letters| {
+        format!("Deliver {letters} of slot {slot} again?")
+    })?
+    else {
         return Ok(Exit::Failed);
     };
     let keys = block_on(in_session(connector, slot, async |session| {
@@ -106,12 +104,14 @@ fn retry(args: &DeadLettersRetryArgs, connector: &Connector, slot: &SlotName) ->
 
 fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
     let what = "discard gives up everything that the filter takes";
-    let question = "Discard what the filter takes? It will not be delivered.";
-    let Some(filter) = agreed(&args.chosen, what, question)? else {
+    let Some(filter) = agreed(&args.chosen, connector, slot, what, |letters| {
+        format!("Discard {letters} of slot {slot}? What is discarded is not delivered.")
+    })?
+    else {
         return Ok(Exit::Failed);
     };
     let count = block_on(in_session(connector, slot, async |session| {
-        dead_letters::discard(session, slot, &filter, &args.because).await
+        dead_letters::discard(session, slot, &filter, &args.reason).await
     }))?
     .map_err(with_remedy)?;
     if count == 0 {
@@ -125,14 +125,38 @@ fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, slot: &SlotName
     Ok(Exit::Clean)
 }
 
-/// The filter, unless the person who was asked said no.
-fn agreed(args: &ChosenArgs, what: &str, question: &str) -> anyhow::Result<Option<Filter>> {
-    let filter = filter(&args.filter);
-    if args.yes || is_exact(&filter) || confirmed(what, question)? {
+/// The filter, unless the person who was asked said no. Nobody is asked about none.
+fn agreed(
+    args: &ChosenArgs,
+    connector: &Connector,
+    slot: &SlotName,
+    what: &str,
+    question: impl FnOnce(&str) -> String,
+) -> anyhow::Result<Option<Filter>> {
+    let filter = filter(&args.filter, args.event.as_ref());
+    if args.yes || is_exact(&filter) {
+        return Ok(Some(filter));
+    }
+    let pending = pending(&filter, connector, slot)?;
+    let letters = counted(pending, "dead letter", "dead letters");
+    if pending == 0 || confirmed(what, &question(&letters))? {
         return Ok(Some(filter));
     }
     say("nothing was changed");
     Ok(None)
+}
+
+/// How many pending ones the filter takes.
+fn pending(filter: &Filter, connector: &Connector, slot: &SlotName) -> anyhow::Result<usize> {
+    let filter = Filter {
+        states: vec![State::Pending],
+        ..filter.clone()
+    };
+    let (_, total) = block_on(in_session(connector, slot, async |session| {
+        dead_letters::list(session, slot, &filter, 0).await
+    }))?
+    .map_err(with_remedy)?;
+    Ok(usize::try_from(total).unwrap_or(usize::MAX))
 }
 
 /// Whoever names one expects it to be there; of many it may well be that none is left.
@@ -145,14 +169,19 @@ fn nothing_matches(slot: &SlotName, filter: &Filter) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-fn filter(args: &FilterArgs) -> Filter {
+fn filter(args: &FilterArgs, event: Option<&Selector>) -> Filter {
+    let (event_id, position) = match event {
+        Some(Selector::EventId(id)) => (Some(id.clone()), None),
+        Some(Selector::Position(position)) => (None, Some(*position)),
+        None => (args.id.clone(), args.key),
+    };
     Filter {
         states: Vec::new(),
-        reason: args.reason,
+        reason: args.failure,
         event_type: args.event_type.clone(),
         since: args.since,
-        event_id: args.id.clone(),
-        position: args.key,
+        event_id,
+        position,
     }
 }
 

@@ -39,6 +39,14 @@ impl Exit {
     }
 }
 
+/// Wrong usage that only the command itself can tell.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct WrongUsage(
+    /// What is wrong, and what would be right.
+    pub(super) String,
+);
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         exit.code().into()

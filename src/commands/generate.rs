@@ -1,7 +1,5 @@
 //! `walrelay completions` and `walrelay man`: what a package installs beside the binary.
 
-use std::fs;
-
 use anyhow::Context as _;
 use clap::CommandFactory as _;
 
@@ -19,7 +17,12 @@ pub(super) fn man(args: &ManArgs) -> anyhow::Result<Exit> {
     let command = Cli::command();
     if let Some(folder) = &args.directory {
         let what = || format!("write the manual pages to {}", folder.display());
-        fs::create_dir_all(folder).with_context(what)?;
+        // A misspelt path is not to become a tree of folders.
+        anyhow::ensure!(
+            folder.is_dir(),
+            "{} is no folder: create it first",
+            folder.display()
+        );
         clap_mangen::generate_to(command, folder).with_context(what)?;
     } else {
         let mut page = Vec::new();

@@ -24,12 +24,13 @@ use std::panic::{self, AssertUnwindSafe};
 use anyhow::Context as _;
 
 use crate::cli::{Cli, Command};
-use crate::config::{self as configuration, ConfigError, Loaded};
+use crate::config::{self as configuration, ConfigError, Loaded, Sources};
 use crate::fault::chain;
 use crate::postgres::{self, ControlSession};
 use crate::telemetry;
 
 pub use exit::Exit;
+use exit::WrongUsage;
 
 /// Carries the command out, says on stderr what failed, and returns how the process is to end.
 #[must_use]
@@ -40,23 +41,32 @@ pub fn dispatch(cli: &Cli) -> Exit {
 fn ending(command: impl FnOnce() -> anyhow::Result<Exit>) -> Exit {
     match panic::catch_unwind(AssertUnwindSafe(command)) {
         Ok(Ok(exit)) => exit,
-        Ok(Err(error)) => match error.downcast_ref::<ConfigError>() {
-            Some(error) => {
+        Ok(Err(error)) => {
+            if let Some(error) = error.downcast_ref::<ConfigError>() {
                 say(&error.to_string());
-                Exit::Configuration
+                return match error.is_wrong_usage() {
+                    true => Exit::Usage,
+                    false => Exit::Configuration,
+                };
             }
-            None => {
-                say(&format!("walrelay: {error:#}"));
-                Exit::Failed
+            say(&format!("walrelay: {error:#}"));
+            match error.downcast_ref::<WrongUsage>() {
+                Some(_) => Exit::Usage,
+                None => Exit::Failed,
             }
-        },
+        }
         // The panic hook has said what happened.
         Err(_) => Exit::Bug,
     }
 }
 
 fn carry_out(cli: &Cli) -> anyhow::Result<Exit> {
-    let load = || configuration::load(&cli.sources(resolve::VALIDATORS));
+    let load = || {
+        configuration::load(&Sources {
+            agreements: resolve::AGREEMENTS,
+            ..cli.sources(resolve::VALIDATORS)
+        })
+    };
     let logging = || with_logging(load()?);
     match &cli.command {
         Command::Config(args) => config::execute(args, &load()?),
@@ -115,7 +125,19 @@ async fn in_session<T>(
 
 /// An error of PostgreSQL in one line, with the remedy from the table of faults.
 fn with_remedy(error: postgres::Error) -> anyhow::Error {
-    anyhow::anyhow!("{}: {}", chain(&error), error.kind().remedy())
+    anyhow::anyhow!("{}: {}", chain(&error), error.remedy())
+}
+
+/// As [`with_remedy`], where an administrator's URL may have taken the place of the configured one.
+fn with_remedy_as(url: Option<&str>, error: postgres::Error) -> anyhow::Error {
+    if url.is_none() {
+        return with_remedy(error);
+    }
+    let remedy = error
+        .remedy()
+        .replace(" (postgres.password_file)", "")
+        .replace("postgres.url", "--url");
+    anyhow::anyhow!("{}: {remedy}", chain(&error))
 }
 
 /// Writes the result of a command to stdout. A reader that has gone away is no failure.
@@ -135,7 +157,6 @@ fn say(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Sources;
 
     #[test]
     fn every_ending_has_its_code() {
@@ -143,6 +164,8 @@ mod tests {
         assert_eq!(ending(|| Ok(Exit::CutShort(15))).code(), 143);
         assert_eq!(ending(|| anyhow::bail!("no server")).code(), 1);
         assert_eq!(ending(|| panic!("a bug")).code(), 70);
+        let usage = || anyhow::bail!(WrongUsage("--url: no".to_owned()));
+        assert_eq!(ending(usage).code(), 2);
         let nothing = || {
             configuration::load(&Sources {
                 file: Some("/nowhere".into()),

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::confirm::confirmed;
 use super::progress::Progress;
 use super::{Exit, block_on, in_session, print, resolve, say, with_remedy};
 use crate::cli::PurgeArgs;
@@ -28,8 +29,8 @@ pub(super) fn execute(args: &PurgeArgs, loaded: &Loaded) -> anyhow::Result<Exit>
             job.print_partitions()?;
         } else if args.dry_run {
             job.count()?;
-        } else {
-            job.delete()?;
+        } else if job.delete()? == Exit::Failed {
+            return Ok(Exit::Failed);
         }
     }
     Ok(Exit::Clean)
@@ -66,13 +67,22 @@ impl Job<'_> {
         print(&format!("{count} rows of {table} would be deleted\n"))
     }
 
-    fn delete(&self) -> anyhow::Result<()> {
+    fn delete(&self) -> anyhow::Result<Exit> {
+        let table = self.table;
         let total = match block_on(self.old_rows())? {
             Ok(total) => Some(total),
             // Counting a large table takes longer than a statement may.
             Err(error) if error.sqlstate() == Some(SqlState::QUERY_CANCELED) => None,
             Err(error) => return Err(with_remedy(error)),
         };
+        let number = total.map_or_else(|| "an unknown number of".to_owned(), |total| total.to_string());
+        let age = humantime::format_duration(self.args.older_than);
+        let what = format!("purge deletes {number} rows of {table} for good");
+        let question = format!("Delete {number} rows of {table} that were sent longer than {age} ago?");
+        if !(self.args.yes || total == Some(0) || confirmed(&what, &question)?) {
+            say(&format!("nothing of {table} was deleted"));
+            return Ok(Exit::Failed);
+        }
         let mut progress = Progress::new("rows", total);
         let mut deleted = 0;
         let result = block_on(async {
@@ -83,12 +93,12 @@ impl Job<'_> {
             Ok(())
         })?;
         progress.clear();
-        let table = self.table;
         if result.is_err() {
             say(&format!("{deleted} rows of {table} were deleted until then"));
         }
         result.map_err(with_remedy)?;
-        print(&format!("deleted {deleted} rows of {table}\n"))
+        print(&format!("deleted {deleted} rows of {table}\n"))?;
+        Ok(Exit::Clean)
     }
 
     async fn old_rows(&self) -> Result<u64, Error> {

@@ -5,6 +5,7 @@ use super::setup::order;
 use super::{Exit, block_on, in_session, print, resolve, say, with_remedy};
 use crate::cli::RecoverArgs;
 use crate::config::Loaded;
+use crate::postgres::backfill::{Copied, Due};
 use crate::postgres::{self, RecoverOptions};
 
 pub(super) fn execute(args: &RecoverArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
@@ -37,6 +38,15 @@ pub(super) fn execute(args: &RecoverArgs, loaded: &Loaded) -> anyhow::Result<Exi
         ..RecoverOptions::default()
     };
     let report = block_on(postgres::recover(&connector, &source, &options))?;
-    print(&report.map_err(with_remedy)?.to_string())?;
+    let report = report.map_err(with_remedy)?;
+    print(&report.to_string())?;
+    let copied = report.copied.iter().flatten();
+    let by_time = |copied: &Copied| matches!(copied.due, Due::Since(_));
+    if args.since.is_some() && !copied.clone().any(by_time) {
+        say("warning: --since was ignored: no table's rows were to be found by their time");
+    }
+    if args.backfill_order.is_some() && copied.count() == 0 {
+        say("warning: --backfill-order was ignored: no rows were to be noted");
+    }
     Ok(Exit::Clean)
 }

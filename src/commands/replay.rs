@@ -30,7 +30,7 @@ pub(super) fn execute(args: &ReplayArgs, loaded: &Loaded) -> anyhow::Result<Exit
     if total == Some(0) {
         anyhow::bail!("no row matches");
     }
-    let by_id_alone = !args.id.is_empty();
+    let by_id_alone = !(args.events.is_empty() && args.id.is_empty());
     let number = total.map_or_else(|| "an unknown number of rows".to_owned(), rows);
     let what = "replay publishes everything that the conditions take";
     let question = format!("Publish {number} again?");

@@ -12,15 +12,16 @@ use walrelay_engine::policy::{Policies, Policy};
 use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
+use super::WrongUsage;
 use crate::cli::ReplayArgs;
 use crate::config::{
-    self, Config, ExchangeType, FailurePolicy, OnSlotLost, Ordering, OutboxConfig, Validator,
+    self, Agreement, Config, ExchangeType, FailurePolicy, OnSlotLost, Ordering, OutboxConfig, Validator,
 };
 use crate::net::tls::{RootSource, TlsVerification};
 use crate::postgres;
 use crate::postgres::rows::Filter;
 use crate::postgres::{
-    ConnectTarget, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source, StartOptions,
+    ConnectTarget, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source, StartOptions, UrlError,
 };
 use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange};
 use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings};
@@ -45,6 +46,15 @@ pub(super) const VALIDATORS: &[Validator] = &[
         |text| Ok(Template::parse(text).map(drop)?),
     ),
 ];
+
+/// What values of the configuration must agree on, beyond what it can know itself.
+pub(super) const AGREEMENTS: &[Agreement] = &[("rabbitmq.declare.exchange_type", |config| {
+    let is_fixed = |name: Template| name.as_constant().is_some_and(|name| !name.is_empty());
+    let can_declare = Template::parse(&config.rabbitmq.exchange).is_ok_and(is_fixed);
+    (config.rabbitmq.declare.is_some() && !can_declare).then_some(
+        "rabbitmq.declare cannot declare an exchange with a column in its name, nor the default exchange: leave it out",
+    )
+})];
 
 fn check<T: std::str::FromStr<Err: Error + Send + Sync + 'static>>(
     text: &str,
@@ -71,6 +81,22 @@ pub(super) fn database(config: &Config) -> anyhow::Result<(postgres::Connector, 
         after_publish: config.outbox.iter().map(after_publish).collect(),
     };
     Ok((connector, source))
+}
+
+/// As [`database`], for a command that may be given an administrator's URL.
+pub(super) fn database_as(
+    config: &Config,
+    url: Option<&str>,
+) -> anyhow::Result<(postgres::Connector, Source)> {
+    let (connector, source) = database(config)?;
+    let Some(url) = url else {
+        return Ok((connector, source));
+    };
+    // The text of a wrong one is not repeated: it may hold a password.
+    let target = url
+        .parse()
+        .map_err(|error: UrlError| WrongUsage(format!("--url: {error}")))?;
+    Ok((postgres::Connector::new(target), source))
 }
 
 /// Everything that a running relay needs.
@@ -160,7 +186,7 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
             .map(|table| outbox_table(table, &route, Some(AfterPublish::Keep)))
             .collect(),
         filter: Filter {
-            ids: args.id.clone(),
+            ids: args.events.iter().chain(&args.id).cloned().collect(),
             aggregate: args.aggregate.clone(),
             event_type: args.event_type.clone(),
             since: args.since,

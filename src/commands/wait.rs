@@ -6,12 +6,14 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use walrelay_engine::Lsn;
 
-use super::{Exit, block_on, print, resolve, say, with_remedy};
+use super::{Exit, block_on, in_session, print, progress, resolve, say, with_remedy};
 use crate::cli::WaitArgs;
 use crate::config::Loaded;
 use crate::fault::{Class, chain};
-use crate::postgres::slot::SlotState;
-use crate::postgres::{self, Connector, ControlSession, SlotName, Unfit, backfill, commit_marker};
+use crate::postgres::slot::{SlotState, explain_missing};
+use crate::postgres::{
+    self, Connector, ControlSession, SlotName, Unfit, backfill, commit_marker, written_position,
+};
 
 /// How often the slot is looked at.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -20,6 +22,16 @@ const SESSION_LIFE: Duration = Duration::from_secs(25);
 
 pub(super) fn execute(args: &WaitArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let (connector, source) = resolve::database(&loaded.config)?;
+    if let Some(lsn) = args.lsn {
+        let written = block_on(in_session(&connector, &source.slot, async |session| {
+            written_position(session).await
+        }))?;
+        let written = written.map_err(with_remedy)?;
+        anyhow::ensure!(
+            lsn <= written,
+            "the server's log ends at {written}, before {lsn}: correct --lsn, or check that postgres.url names the right server"
+        );
+    }
     let deadline = Instant::now() + args.timeout;
     let mut watch = Watch {
         connector: &connector,
@@ -27,10 +39,14 @@ pub(super) fn execute(args: &WaitArgs, loaded: &Loaded) -> anyhow::Result<Exit> 
         session: None,
         target: args.lsn,
         seen: Seen::default(),
+        shown: None,
     };
     let reached = block_on(async {
         let reached = watch.until(deadline).await;
         watch.close().await;
+        if let Some((_, shown)) = &mut watch.shown {
+            shown.clear();
+        }
         reached
     })?;
     if let Some(target) = reached.map_err(with_remedy)? {
@@ -53,6 +69,8 @@ struct Watch<'a> {
     /// Where to; `None` until the write of our own has been committed.
     target: Option<Lsn>,
     seen: Seen,
+    /// From where on the way is shown.
+    shown: Option<(Lsn, progress::Progress)>,
 }
 
 /// What was seen last.
@@ -94,7 +112,10 @@ impl Watch<'_> {
         let name = self.slot;
         let state = SlotState::read(self.session().await?, name).await?;
         let slot = || name.clone();
-        let state = state.ok_or_else(|| Unfit::SlotMissing { slot: slot() })?;
+        let Some(state) = state else {
+            let missing = Unfit::SlotMissing { slot: slot() };
+            return Err(explain_missing(self.session().await?, missing).await.into());
+        };
         if state.is_lost() {
             return Err(Unfit::SlotLost { slot: slot() }.into());
         }
@@ -108,6 +129,11 @@ impl Watch<'_> {
             (None, Some((session, _))) => *self.target.insert(commit_marker(session).await?),
             (None, None) => return Ok(None),
         };
+        let (from, shown) = self.shown.get_or_insert_with(|| {
+            let way = target.bytes_since(confirmed);
+            (confirmed, progress::Progress::new("bytes of log", Some(way)))
+        });
+        shown.show(confirmed.bytes_since(*from));
         // What is to be sent before the stream may have been committed before the target, too.
         self.seen.backfill_left = match &self.session {
             Some((session, _)) => backfill::rows_left(session, name).await?,

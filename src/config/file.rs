@@ -19,6 +19,15 @@ use super::value::Value;
 /// Where the file is looked for when nobody names one.
 pub(super) const SEARCH: &[&str] = &["walrelay.toml", "/etc/walrelay/walrelay.toml"];
 
+/// A path of [`SEARCH`] for people: one of the current folder says so.
+pub(super) fn shown(path: &str) -> String {
+    if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("./{path}")
+    }
+}
+
 /// More than any configuration needs; keeps a wrong path from filling the memory.
 const LARGEST: u64 = 256 * 1024;
 

@@ -395,7 +395,7 @@ pub static KEYS: &[Key] = &[
         "log.level",
         Kind::LogLevels,
         Presence::Default("info"),
-        "a level, or levels by target as in \"info,lapin=debug\"",
+        "a level (error, warn, info, debug, trace or off), or levels by target as in \"info,walrelay::rabbitmq=debug\"",
     ),
 ];
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use tracing::level_filters::LevelFilter;
 
-/// Levels by target, as in `info,lapin=debug`: the bare level is walrelay's own.
+/// Levels by target, as in `info,walrelay::rabbitmq=debug`: the bare level is walrelay's own.
 ///
 /// `tracing_subscriber::filter::Targets` reads the same text, but takes a misspelt level for the name of a
 /// target and turns everything on for it; here that is an error.
@@ -78,14 +78,17 @@ mod tests {
         for text in [
             "info",
             "off",
-            "debug,lapin=trace",
+            "debug,tokio=trace",
             "warn,walrelay::relay=debug,tokio_postgres=off",
         ] {
             assert_eq!(text.parse::<LogLevels>().expect(text).to_string(), text);
         }
         assert_eq!(
-            "lapin=debug".parse::<LogLevels>().expect("valid").to_string(),
-            "info,lapin=debug"
+            "walrelay::rabbitmq=debug"
+                .parse::<LogLevels>()
+                .expect("valid")
+                .to_string(),
+            "info,walrelay::rabbitmq=debug"
         );
     }
 
@@ -97,9 +100,9 @@ mod tests {
             "INFO ",
             "info,debug",
             "info,",
-            "lapin=",
+            "tokio=",
             "=info",
-            "lapin=loud",
+            "tokio=loud",
             "5",
         ] {
             assert_eq!(text.parse::<LogLevels>(), Err(NotALevel), "{text:?}");

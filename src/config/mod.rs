@@ -42,6 +42,9 @@ use layers::{Layer, Setting};
 /// The error's text ends up in a line after the key's name; it must show no secret.
 pub type Validator = (&'static str, fn(&str) -> Result<(), Box<dyn Error + Send + Sync>>);
 
+/// The path of a key, and why its value does not go with another one, if it does not.
+pub type Agreement = (&'static str, fn(&Config) -> Option<&'static str>);
+
 /// What a configuration is made of.
 #[derive(Default)]
 pub struct Sources<'a> {
@@ -55,6 +58,8 @@ pub struct Sources<'a> {
     pub flags: Vec<(&'static str, &'static str, String)>,
     /// Checks by the modules that the values are for.
     pub validators: &'a [Validator],
+    /// Checks of values that must agree with others.
+    pub agreements: &'a [Agreement],
 }
 
 /// A configuration, and what came to light on the way.
@@ -125,7 +130,9 @@ fn resolve(file: Option<(&Path, &str)>, sources: &Sources<'_>) -> Result<Loaded,
     );
     if problems.is_empty() {
         problems.extend(refused(&settings, sources.validators));
-        match Config::build(&settings, &name) {
+        match Config::build(&settings, &name)
+            .and_then(|config| agreeing(config, &settings, sources.agreements))
+        {
             Ok(config) if problems.is_empty() => {
                 let file = file.map(|(path, _)| path.to_owned());
                 return Ok(Loaded {
@@ -140,6 +147,18 @@ fn resolve(file: Option<(&Path, &str)>, sources: &Sources<'_>) -> Result<Loaded,
         }
     } else {
         problems.extend(missing_beside(&problems, &settings, &name));
+    }
+    let misses = |problem: &Problem| matches!(problem.kind, ProblemKind::Missing { .. });
+    if file.is_none() && problems.iter().any(misses) {
+        problems.insert(
+            0,
+            Problem {
+                origin: None,
+                kind: ProblemKind::NoFile {
+                    looked_for: file::SEARCH.iter().map(|path| file::shown(path)).collect(),
+                },
+            },
+        );
     }
     Err(ConfigError::new(problems))
 }
@@ -198,6 +217,25 @@ fn flags(sources: &Sources<'_>) -> Layer {
         }
     }
     layer
+}
+
+/// The configuration, if its values go with one another.
+fn agreeing(config: Config, settings: &Settings, agreements: &[Agreement]) -> Result<Config, Vec<Problem>> {
+    let problems: Vec<_> = agreements
+        .iter()
+        .filter_map(|(path, check)| {
+            let why = check(&config)?;
+            Some(Problem {
+                origin: settings.origin(path).cloned(),
+                kind: ProblemKind::Contradiction(why.to_owned()),
+            })
+        })
+        .collect();
+    if problems.is_empty() {
+        Ok(config)
+    } else {
+        Err(problems)
+    }
 }
 
 fn refused(settings: &Settings, validators: &[Validator]) -> Vec<Problem> {

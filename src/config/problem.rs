@@ -89,6 +89,15 @@ pub enum ProblemKind {
         /// The file in use, or the one that would be found.
         file: String,
     },
+    /// There is no configuration file, and something is missing.
+    #[error(
+        "no configuration file: neither {} exists; --config FILE names another",
+        .looked_for.join(" nor ")
+    )]
+    NoFile {
+        /// Where it would have been found.
+        looked_for: Vec<String>,
+    },
     /// An `[[outbox]]` without its table.
     #[error("[[outbox]] has no table; write table = \"schema.name\" below it")]
     OutboxWithoutTable,
@@ -166,6 +175,13 @@ impl ConfigError {
             Some(Origin::Default | Origin::Environment(_) | Origin::Flag(_)) | None => usize::MAX,
         });
         Self(problems)
+    }
+
+    /// Whether the command line is at fault rather than what it sets.
+    #[must_use]
+    pub fn is_wrong_usage(&self) -> bool {
+        let mut kinds = self.0.iter().map(|problem| &problem.kind);
+        kinds.any(|kind| matches!(kind, ProblemKind::SetWithoutValue))
     }
 
     /// The problems, in the order in which they are shown.

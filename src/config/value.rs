@@ -214,7 +214,7 @@ fn expected(kind: Kind) -> String {
         },
         Kind::Address => "an IP address and port such as \"127.0.0.1:10187\"".to_owned(),
         Kind::LogLevels => {
-            "error, warn, info, debug, trace or off, or such by target as in \"info,lapin=debug\"".to_owned()
+            "error, warn, info, debug, trace or off, or such by target as in \"info,walrelay::rabbitmq=debug\"".to_owned()
         }
     }
 }

@@ -179,6 +179,14 @@ pub enum Error {
         #[source]
         source: Box<ServerError>,
     },
+    /// Set-up lacks a right.
+    #[error("{source}")]
+    Forbidden {
+        /// What would give it, its statements last.
+        remedy: String,
+        /// The refusal.
+        source: Box<Error>,
+    },
     /// A table's rows cannot be read or deleted whole.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
@@ -261,7 +269,7 @@ impl Error {
     /// What is missing or does not fit, where that is it.
     #[must_use]
     pub fn unfit(&self) -> Option<&Unfit> {
-        if let Self::At { source, .. } = self {
+        if let Self::At { source, .. } | Self::Forbidden { source, .. } = self {
             source.unfit()
         } else if let Self::Unfit(unfit) = self {
             Some(unfit)
@@ -273,7 +281,7 @@ impl Error {
     /// What the server reported, where it did.
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {
-        if let Self::At { source, .. } = self {
+        if let Self::At { source, .. } | Self::Forbidden { source, .. } = self {
             source.server_error()
         } else if let Self::Server { source, .. }
         | Self::Pooler(source)
@@ -305,7 +313,7 @@ impl Error {
             | Self::Scram(_) => FaultKind::DatabaseAuthentication,
             Self::Sql { .. } => FaultKind::DatabaseError,
             Self::NoServer { tries } => servers::kind(tries),
-            Self::At { source, .. } => source.kind(),
+            Self::At { source, .. } | Self::Forbidden { source, .. } => source.kind(),
             Self::Unfit(unfit) => unfit.kind(),
             Self::Changed(_) => FaultKind::PublicationChanged,
             Self::GrantMissing { .. } => FaultKind::DatabaseForbidden,
@@ -314,6 +322,20 @@ impl Error {
             Self::NotOurStream { .. } => FaultKind::StreamElsewhere,
             Self::SetUpUnderWay { .. } => FaultKind::DatabaseLocked,
             Self::DeadLetterTaken { .. } => FaultKind::DeadLetterTaken,
+        }
+    }
+
+    /// What to do about it: the sentence of its fault, or one that fits this error better.
+    #[must_use]
+    pub fn remedy(&self) -> &str {
+        if let Self::Forbidden { remedy, .. } = self {
+            remedy
+        } else if let Self::At { source, .. } = self {
+            source.remedy()
+        } else if matches!(self, Self::Unreadable(Unreadable::NotByTime { .. })) {
+            "leave --partitions out, and its rows are looked through"
+        } else {
+            self.kind().remedy()
         }
     }
 

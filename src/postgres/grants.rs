@@ -3,10 +3,11 @@
 use walrelay_engine::event::AfterPublish;
 
 use super::backfill::has_marks;
+use super::catalog::column;
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{QualifiedTable, quote_identifier, quote_literal};
-use super::preflight::Source;
+use super::preflight::{Source, Unfit};
 
 /// What `run` and the commands about single events need of walrelay's own tables. Not the right to write a baseline, nor to
 /// note rows: a relay that lacks it cannot adopt a changed publication by mistake (rule 5).
@@ -21,7 +22,7 @@ const OWN_TABLES: &[(&str, &str)] = &[
     ("backfills", "select"),
     ("backfill", "select, delete, update (is_settled)"),
     ("dead_letters", "select, insert, update, delete"),
-    ("skips", "select, insert, update"),
+    ("skips", "select, insert, update, delete"),
 ];
 
 /// Gives a role what the relay needs: to replicate, to use walrelay's own tables, to read the outbox tables and to mark
@@ -47,6 +48,23 @@ pub(super) async fn grant(session: &ControlSession, role: &str, source: &Source)
     session
         .run("give the role the attribute REPLICATION", statement)
         .await
+}
+
+/// Looks whether there is such a role.
+///
+/// # Errors
+/// [`Unfit::RoleMissing`], or the query fails.
+pub(super) async fn check_role(session: &ControlSession, role: &str) -> Result<(), Error> {
+    const PURPOSE: &str = "look for the role that gets rights";
+    let sql = "select exists (select from pg_catalog.pg_roles where rolname = $1)";
+    let row = session
+        .run(PURPOSE, session.client().query_one(sql, &[&role]))
+        .await?;
+    if column(&row, 0, PURPOSE)? {
+        return Ok(());
+    }
+    let role = role.to_owned();
+    Err(Unfit::RoleMissing { role }.into())
 }
 
 /// The statements about walrelay's own schema.

@@ -36,6 +36,7 @@ mod startup;
 pub mod state;
 mod synchronous;
 mod table_use;
+mod teardown;
 pub mod url;
 mod walsender;
 
@@ -46,18 +47,21 @@ pub use error::{Error, ServerError, SqlState, Step};
 pub use frame::MAX_FRAME;
 pub use identifier::{PublicationName, QualifiedTable, SlotName};
 pub use kept::KeptSession;
-pub use position::{EventPosition, EventPositionError, commit_marker, flushed_position, timestamp};
+pub use position::{
+    EventPosition, EventPositionError, commit_marker, flushed_position, timestamp, written_position,
+};
 pub use preflight::{Preflight, Risk, Source, Unfit, preflight};
 pub use probe::is_shutting_down;
 pub use purge::{Purge, Purged};
 pub use recover::{Anew, RecoverOptions, RecoverReport, lost, recover};
 pub use replication::{Incoming, Replication, StartOptions};
-pub use report::{Outcome, SetupReport, SetupStep, TeardownReport};
+pub use report::{Outcome, SetupReport, SetupStep};
 pub use script::script;
 pub use servers::FailedTry;
 pub use settled::Settled;
-pub use setup::{SetupOptions, setup, setup_with, teardown};
+pub use setup::{SetupOptions, setup, setup_with};
 pub use startup::{MIN_SERVER_MAJOR, ServerVersion};
 pub use table_use::Grantor;
+pub use teardown::teardown;
 pub use url::{ConnectTarget, UrlError};
 pub use walsender::SystemIdentity;

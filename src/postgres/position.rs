@@ -91,6 +91,20 @@ pub async fn flushed_position(session: &ControlSession) -> Result<Lsn, Error> {
     })
 }
 
+/// The end of what has been written to the log, flushed or not: no position beyond it has a meaning yet.
+///
+/// # Errors
+/// The query fails; on a standby it does (55000).
+pub async fn written_position(session: &ControlSession) -> Result<Lsn, Error> {
+    const PURPOSE: &str = "read the end of the log";
+    let sql = "select pg_catalog.pg_current_wal_insert_lsn()::text";
+    let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
+    position(&row, 0, PURPOSE)?.ok_or(Error::Protocol {
+        step: Step::Query(PURPOSE),
+        what: "no position",
+    })
+}
+
 /// Commits a write of its own synchronously and returns a position at or beyond it: everything whose commit was
 /// visible before stands before it, asynchronous commits too, which may lie beyond the flushed position until then
 /// (rule 24).

@@ -10,7 +10,7 @@ use super::catalog::{PublicationFacts, ServerFacts, TableFacts};
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{PublicationName, QualifiedTable, SlotName};
-use super::slot::SlotState;
+use super::slot::{self, SlotState};
 
 use checks::check_synchronous;
 pub(super) use checks::{check_membership, check_publication, check_server, check_slot, check_table};
@@ -64,7 +64,10 @@ pub async fn preflight(session: &ControlSession, source: &Source) -> Result<Pref
 
     let slot = SlotState::read(session, &source.slot).await?;
     let publication = PublicationFacts::read(session, &source.publication).await?;
-    let slot = check_slot(slot, &source.slot, &server.database)?;
+    let slot = match check_slot(slot, &source.slot, &server.database) {
+        Ok(slot) => slot,
+        Err(unfit) => return Err(slot::explain_missing(session, unfit).await.into()),
+    };
     let publication = check_publication(publication, &source.publication)?;
 
     let mut tables = Vec::with_capacity(source.tables.len());

@@ -54,32 +54,19 @@ pub struct SetupReport {
     pub warnings: Vec<String>,
 }
 
-/// What `teardown` did, in order. Printed, it is one line each.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TeardownReport {
-    /// The things.
-    pub steps: Vec<SetupStep>,
-}
-
 impl fmt::Display for SetupReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        print_steps(f, &self.steps)?;
+        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))?;
         self.warnings
             .iter()
             .try_for_each(|warning| writeln!(f, "{:8} {warning}", "warning"))
     }
 }
 
-impl fmt::Display for TeardownReport {
+impl fmt::Display for SetupStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        print_steps(f, &self.steps)
+        write!(f, "{:8} {}", self.outcome, self.what)
     }
-}
-
-fn print_steps(f: &mut fmt::Formatter<'_>, steps: &[SetupStep]) -> fmt::Result {
-    steps
-        .iter()
-        .try_for_each(|step| writeln!(f, "{:8} {}", step.outcome, step.what))
 }
 
 impl SetupReport {

@@ -1,4 +1,6 @@
-//! `setup` and `teardown`: what they create and drop, in which order, and what they report.
+//! `setup`: what it creates, in which order, and what it reports.
+
+mod rights;
 
 use tokio_postgres::types::Oid;
 
@@ -16,7 +18,7 @@ use super::migrations::{self, MIGRATIONS};
 use super::preflight::{
     Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
 };
-use super::report::{Outcome, SetupReport, SetupStep, TeardownReport};
+use super::report::{Outcome, SetupReport};
 use super::slot::{self, SlotState};
 use super::state::{Author, Baseline, Loaded, MemberKind};
 
@@ -32,6 +34,8 @@ pub struct SetupOptions {
     pub order: Order,
     /// A role that gets the rights that the relay needs.
     pub grant_to: Option<String>,
+    /// Create a slot even where one was set up before and is gone: what it has missed is not sent.
+    pub new_slot: bool,
 }
 
 /// Creates what is missing: walrelay's schema, the outbox tables, the publication, the baseline and, last, the slot.
@@ -44,9 +48,12 @@ pub struct SetupOptions {
 /// Rows that are due and that the slot does not stream are noted for the relay (R22); so they are for a table that joins
 /// the publication of a slot that exists (R7).
 ///
+/// A slot that was set up before and is gone is made anew by [`recover`](super::recover::recover), which sends what was
+/// missed, and here only with [`SetupOptions::new_slot`].
+///
 /// # Errors
 /// What is there does not fit ([`Error::Unfit`]), the role may not create what is missing, or the server is not
-/// as needed. Tables and publication are created together or not at all; without the slot the next run goes on from
+/// as needed. Where a right is missing, [`Error::Forbidden`] has the statements that give it. Tables and publication are created together or not at all; without the slot the next run goes on from
 /// there.
 pub async fn setup_with(
     connector: &Connector,
@@ -54,7 +61,10 @@ pub async fn setup_with(
     options: &SetupOptions,
 ) -> Result<SetupReport, Error> {
     let mut session = ControlSession::open(connector, &source.slot).await?;
-    let result = setup_locked(&mut session, source, options).await;
+    let mut result = setup_locked(&mut session, source, options).await;
+    if let Err(error) = result {
+        result = Err(rights::explain(&session, source, error).await);
+    }
     session.close().await;
     result
 }
@@ -67,18 +77,6 @@ pub async fn setup(connector: &Connector, source: &Source) -> Result<SetupReport
     setup_with(connector, source, &SetupOptions::default()).await
 }
 
-/// Drops the slot and the publication, so that no slot is left behind that fills the disk. The outbox tables
-/// and walrelay's schema stay.
-///
-/// # Errors
-/// A process streams from the slot (fault `slot_in_use`), or the role may not drop.
-pub async fn teardown(connector: &Connector, source: &Source) -> Result<TeardownReport, Error> {
-    let session = ControlSession::open(connector, &source.slot).await?;
-    let result = teardown_locked(&session, source).await;
-    session.close().await;
-    result
-}
-
 async fn setup_locked(
     session: &mut ControlSession,
     source: &Source,
@@ -87,6 +85,9 @@ async fn setup_locked(
     let mut report = SetupReport::default();
     let server = ServerFacts::read(session).await?;
     check_server(&server)?;
+    if let Some(role) = &options.grant_to {
+        grants::check_role(session, role).await?;
+    }
     advisory::lock(session).await?;
 
     let existing = SlotState::read(session, &source.slot).await?;
@@ -94,6 +95,9 @@ async fn setup_locked(
     let streams_from = existing.as_ref().and_then(|slot| slot.confirmed_flush_lsn);
     if exists {
         check_slot(existing, &source.slot, &server.database)?;
+    } else if !options.new_slot && slot::is_known(session, &source.slot).await? {
+        let slot = source.slot.clone();
+        return Err(Unfit::SlotGone { slot }.into());
     }
 
     migrate(session, &mut report).await?;
@@ -118,6 +122,7 @@ async fn setup_locked(
         ));
     }
     if exists {
+        report.warnings.extend(misspelt(&made, &published));
         let added: Vec<_> = published.added.iter().filter(old).collect();
         let plans = plan_all(session, &added, options).await?;
         for plan in &plans {
@@ -138,8 +143,10 @@ async fn setup_locked(
         report
             .warnings
             .extend(cautions(source, options, &published, plans.len() < added.len()));
+        report.warnings.extend(ignored_order(options, &plans));
         return finish(session, source, report).await;
     }
+    report.warnings.extend(misspelt(&made, &published));
     let old: Vec<_> = source.tables.iter().filter(old).collect();
     let plans = plan_all(session, &old, options).await?;
     begin_slot(session, source, Author::Setup).await?;
@@ -156,6 +163,7 @@ async fn setup_locked(
     for copied in copied {
         report.push(copied.to_string(), Outcome::Copied);
     }
+    report.warnings.extend(ignored_order(options, &plans));
     finish(session, source, report).await
 }
 
@@ -214,6 +222,27 @@ async fn grant(
     Ok(())
 }
 
+/// A table that was created although its publication is there and lists others may be a typing error.
+fn misspelt(made: &[QualifiedTable], published: &Published) -> Vec<String> {
+    let others: Vec<_> = published.others.iter().map(QualifiedTable::to_string).collect();
+    if others.is_empty() || published.is_new {
+        return Vec::new();
+    }
+    let warning = |table| {
+        format!(
+            "created table {table}, while the publication lists {}: is outbox.table spelled right?",
+            others.join(", ")
+        )
+    };
+    made.iter().map(warning).collect()
+}
+
+/// An order is of no use without rows.
+fn ignored_order(options: &SetupOptions, plans: &[Plan]) -> Option<String> {
+    let is_ignored = plans.is_empty() && options.order != Order::Default;
+    is_ignored.then(|| "--backfill-order was ignored: no rows were to be noted (--backfill)".to_owned())
+}
+
 /// What a person should know of a slot that existed before.
 fn cautions(
     source: &Source,
@@ -228,6 +257,9 @@ fn cautions(
             "slot {slot} is older than the publication: if streaming ends with publication_missing, run teardown and setup"
         ));
     }
+    if options.new_slot {
+        cautions.push(format!("slot {slot} is there, so --new-slot changed nothing"));
+    }
     if is_passed_over {
         cautions.push("rows that were in a table before it joined the publication are not sent".to_owned());
     }
@@ -237,45 +269,6 @@ fn cautions(
         ));
     }
     cautions
-}
-
-async fn teardown_locked(session: &ControlSession, source: &Source) -> Result<TeardownReport, Error> {
-    advisory::lock(session).await?;
-    let mut report = TeardownReport::default();
-    // The slot first: without its publication it could not be streamed any more.
-    let outcome = if SlotState::read(session, &source.slot).await?.is_some() {
-        slot::drop(session, &source.slot).await?;
-        Outcome::Dropped
-    } else {
-        Outcome::Absent
-    };
-    backfill::forget(session, &source.slot).await?;
-    marks::release(session, source).await?;
-    report.steps.push(SetupStep {
-        what: format!("slot {}", source.slot),
-        outcome,
-    });
-
-    let outcome = if PublicationFacts::read(session, &source.publication)
-        .await?
-        .is_some()
-    {
-        let sql = format!(
-            "drop publication {}",
-            quote_identifier(source.publication.as_str())
-        );
-        session
-            .run("drop the publication", session.client().batch_execute(&sql))
-            .await?;
-        Outcome::Dropped
-    } else {
-        Outcome::Absent
-    };
-    report.steps.push(SetupStep {
-        what: format!("publication {}", source.publication),
-        outcome,
-    });
-    Ok(report)
 }
 
 /// Applies the numbered migrations that are missing, each in a transaction of its own.
@@ -395,6 +388,8 @@ pub(super) struct Published {
     is_new: bool,
     /// The tables added to a publication that existed.
     added: Vec<QualifiedTable>,
+    /// Those in it that are not configured.
+    others: Vec<QualifiedTable>,
 }
 
 /// Creates the publication, or adds the tables that it lacks.
@@ -452,11 +447,12 @@ pub(super) async fn publish_tables(
     } else if !changed {
         report.push(what, Outcome::Found);
     }
-    let others = publication
+    let others: Vec<_> = publication
         .tables
-        .iter()
-        .filter(|table| !source.tables.contains(table));
-    report.warnings.extend(others.map(|table| {
+        .into_iter()
+        .filter(|table| !source.tables.contains(table))
+        .collect();
+    report.warnings.extend(others.iter().map(|table| {
         format!(
             "the publication also lists {table}, which is no configured outbox: a row of it halts the relay"
         )
@@ -464,5 +460,6 @@ pub(super) async fn publish_tables(
     Ok(Published {
         is_new: changed,
         added,
+        others,
     })
 }

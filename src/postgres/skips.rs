@@ -5,10 +5,11 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
+use std::time::SystemTime;
 
 use walrelay_engine::key::EventKey;
 
-use super::catalog::column;
+use super::catalog::{column, position};
 use super::control::{ControlSession, bounded};
 use super::error::{Error, Step};
 use super::identifier::SlotName;
@@ -60,7 +61,31 @@ pub struct Skip {
     pub outbox: Option<String>,
 }
 
-/// Records that an event is to be skipped. An open request for the same event is replaced; true if there was none.
+/// A request that has taken no event yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenSkip {
+    /// Its number, for [`withdraw`].
+    pub id: i64,
+    /// Which event it waits for.
+    pub selector: Selector,
+    /// Why that is not wanted.
+    pub reason: String,
+    /// Since when.
+    pub requested_at: SystemTime,
+    /// Which role asked.
+    pub requested_by: String,
+}
+
+/// A request as it was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Requested {
+    /// Its number.
+    pub id: i64,
+    /// Whether there was no open one for the event.
+    pub is_new: bool,
+}
+
+/// Records that an event is to be skipped. An open request for the same event is replaced.
 ///
 /// Grants: usage on schema `walrelay`, select, insert and update on `walrelay.skips`.
 ///
@@ -71,7 +96,7 @@ pub async fn request(
     slot: &SlotName,
     selector: &Selector,
     reason: &str,
-) -> Result<bool, Error> {
+) -> Result<Requested, Error> {
     const REQUEST: Use = Use::own("record a skip", "select, insert, update", &["skips"]);
     let (event_id, position) = match selector {
         Selector::EventId(id) => (Some(id.as_str()), None),
@@ -86,7 +111,7 @@ pub async fn request(
         "insert into walrelay.skips (slot, event_id, commit_lsn, tx_seq, reason) \
          values ($1, $2, $3::text::pg_lsn, $4, $5) \
          on conflict {conflict} where settled_at is null do update set reason = excluded.reason, \
-         requested_at = now(), requested_by = excluded.requested_by returning xmax = 0"
+         requested_at = now(), requested_by = excluded.requested_by returning id, xmax = 0"
     );
     let lsn = position.map(|position| position.lsn_text());
     let sequence = position.map(|position| position.sequence());
@@ -98,7 +123,63 @@ pub async fn request(
                 .query_one(&sql, &[&slot.as_str(), &event_id, &lsn, &sequence, &reason]),
         )
         .await?;
-    column(&row, 0, REQUEST.purpose)
+    Ok(Requested {
+        id: column(&row, 0, REQUEST.purpose)?,
+        is_new: column(&row, 1, REQUEST.purpose)?,
+    })
+}
+
+/// The slot's requests that have taken no event yet, the oldest first.
+///
+/// Grants: usage on schema `walrelay`, select on `walrelay.skips`.
+///
+/// # Errors
+/// The query fails.
+pub async fn open(session: &ControlSession, slot: &SlotName) -> Result<Vec<OpenSkip>, Error> {
+    const OPEN: Use = Use::own("list the skips that wait", "select", &["skips"]);
+    let sql = "select id, event_id, commit_lsn::text, tx_seq, reason, requested_at, requested_by \
+               from walrelay.skips where slot = $1 and settled_at is null order by id";
+    let rows = OPEN
+        .run(session.role(), session.client().query(sql, &[&slot.as_str()]))
+        .await?;
+    rows.iter()
+        .map(|row| {
+            let event_id: Option<String> = column(row, 1, OPEN.purpose)?;
+            let selector = match event_id {
+                Some(id) => Selector::EventId(id),
+                None => Selector::Position(EventPosition {
+                    commit_lsn: position(row, 2, OPEN.purpose)?.unwrap_or_default(),
+                    tx_seq: u64::try_from(column::<i64>(row, 3, OPEN.purpose)?).unwrap_or_default(),
+                }),
+            };
+            Ok(OpenSkip {
+                id: column(row, 0, OPEN.purpose)?,
+                selector,
+                reason: column(row, 4, OPEN.purpose)?,
+                requested_at: column(row, 5, OPEN.purpose)?,
+                requested_by: column(row, 6, OPEN.purpose)?,
+            })
+        })
+        .collect()
+}
+
+/// Deletes a request that has taken no event yet. Returns which event it waited for; `None` if there is no such request.
+///
+/// Grants: usage on schema `walrelay`, select and delete on `walrelay.skips`.
+///
+/// # Errors
+/// The statement fails.
+pub async fn withdraw(session: &ControlSession, slot: &SlotName, id: i64) -> Result<Option<String>, Error> {
+    const WITHDRAW: Use = Use::own("withdraw a skip", "select, delete", &["skips"]);
+    let sql = "delete from walrelay.skips where slot = $1 and id = $2 and settled_at is null \
+               returning coalesce(event_id, commit_lsn || ':' || tx_seq)";
+    let row = WITHDRAW
+        .run(
+            session.role(),
+            session.client().query_opt(sql, &[&slot.as_str(), &id]),
+        )
+        .await?;
+    row.map(|row| column(&row, 0, WITHDRAW.purpose)).transpose()
 }
 
 /// Looks for a request that takes exactly this held event: an open one by its id or its place, or one that was
@@ -121,8 +202,8 @@ pub async fn take(
                ((settled_at is null and (event_id = $2 or (commit_lsn = $3::text::pg_lsn and tx_seq = $4))) \
                or (settled_commit_lsn = $3::text::pg_lsn and settled_tx_seq = $4 and settled_xid = $5)) \
                order by settled_at nulls last, id limit 1";
-    let position = EventPosition::from(key);
-    let (lsn, sequence) = (position.lsn_text(), position.sequence());
+    let at = EventPosition::from(key);
+    let (lsn, sequence) = (at.lsn_text(), at.sequence());
     let row = TAKE
         .run(
             session.role(),

@@ -2,6 +2,8 @@
 //!
 //! <https://www.postgresql.org/docs/current/view-pg-replication-slots.html>
 
+mod known;
+
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -15,6 +17,9 @@ use super::error::{Error, Step};
 use super::identifier::{SlotName, quote_identifier};
 use super::replication::{application_name, text_settings};
 use super::walsender::{Walsender, milliseconds, within};
+
+pub use known::explain_missing;
+pub(super) use known::is_known;
 
 /// The output plugin that the relay reads.
 pub const PLUGIN: &str = "pgoutput";

@@ -29,11 +29,10 @@ pub(super) const fn unbound_kind(error: &Unbound) -> FaultKind {
     }
 }
 
-const fn mapping_kind(error: &MappingError) -> FaultKind {
+pub(super) const fn mapping_kind(error: &MappingError) -> FaultKind {
     match error {
-        MappingError::ColumnMissing { .. } | MappingError::TemplateColumnMissing { .. } => {
-            FaultKind::ColumnMissing
-        }
+        MappingError::ColumnMissing { .. } => FaultKind::ColumnMissing,
+        MappingError::TemplateColumnMissing { .. } => FaultKind::TemplateColumnMissing,
         MappingError::PayloadType { .. } => FaultKind::PayloadType,
     }
 }
@@ -104,5 +103,26 @@ pub(super) fn why(failure: &Failure, exchange: Option<&str>, routing_key: Option
             reply_code,
             reply_text,
         } => format!("RabbitMQ refused it (reply code {reply_code}): {reply_text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_that_names_no_column_is_no_matter_of_the_required_ones() {
+        let table = || "public.outbox_events".to_owned();
+        let of_template = MappingError::TemplateColumnMissing {
+            table: table(),
+            column: "kind".to_owned(),
+            setting: "rabbitmq.routing_key",
+        };
+        let required = MappingError::ColumnMissing {
+            table: table(),
+            column: "id",
+        };
+        assert_eq!(mapping_kind(&of_template), FaultKind::TemplateColumnMissing);
+        assert_eq!(mapping_kind(&required), FaultKind::ColumnMissing);
     }
 }

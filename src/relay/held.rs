@@ -8,6 +8,7 @@ use walrelay_engine::key::EventKey;
 use super::faults;
 use super::status::Delivery;
 use crate::fault::FaultKind;
+use crate::postgres::EventPosition;
 
 /// The held event that has been told of, and why it is held.
 #[derive(Debug, Default)]
@@ -53,6 +54,8 @@ impl HeldTold {
         Some(Delivery::Held {
             since: SystemTime::now(),
             fault,
+            event_id: held.message_id.map(str::to_owned),
+            position: EventPosition::from(&held.key),
         })
     }
 }

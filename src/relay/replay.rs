@@ -101,8 +101,7 @@ impl ReplayError {
     pub fn kind(&self) -> FaultKind {
         match self {
             Self::Database(error) => error.kind(),
-            Self::Mapping(MappingError::PayloadType { .. }) => FaultKind::PayloadType,
-            Self::Mapping(_) => FaultKind::ColumnMissing,
+            Self::Mapping(error) => super::faults::mapping_kind(error),
             Self::Row(_) => FaultKind::DatabaseProtocol,
             Self::Broker(fault) => fault.kind,
         }

@@ -60,9 +60,19 @@ pub(super) async fn open(settings: DatabaseSettings, news: Tell) -> Result<Opene
 
 async fn start(settings: &DatabaseSettings, news: &Tell) -> Result<Opened, Error> {
     if settings.auto_setup {
-        let report = postgres::setup(&settings.connector, &settings.source).await?;
-        for step in &report.steps {
-            tracing::info!(what = step.what, outcome = %step.outcome, "set-up");
+        match postgres::setup(&settings.connector, &settings.source).await {
+            Ok(report) => {
+                for step in &report.steps {
+                    tracing::info!(what = step.what, outcome = %step.outcome, "set-up");
+                }
+            }
+            // The look finds that too, and may recover.
+            Err(error)
+                if matches!(
+                    error.unfit(),
+                    Some(Unfit::SlotGone { .. } | Unfit::SlotLost { .. })
+                ) => {}
+            Err(error) => return Err(error),
         }
     }
     let (server, mut noted) = look_and_recover(settings, news).await?;

@@ -8,6 +8,7 @@ use walrelay_engine::{Lsn, PgTimestamp};
 
 use super::backfill::Totals;
 use crate::fault::{Class, Fault, FaultKind};
+use crate::postgres::EventPosition;
 
 /// How the relay stands.
 #[derive(Debug, Clone)]
@@ -200,6 +201,10 @@ pub enum Delivery {
         since: SystemTime,
         /// Which event and why.
         fault: Fault,
+        /// The event's id, if it has a usable one.
+        event_id: Option<String>,
+        /// Its place in the stream.
+        position: EventPosition,
     },
     /// The relay was asked to stop and delivers what is in flight.
     Stopping,

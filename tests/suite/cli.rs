@@ -108,6 +108,61 @@ fn a_file_that_is_named_must_exist() {
 }
 
 #[test]
+fn without_a_file_it_is_said_where_it_was_looked_for() {
+    let ended = Run::new("config check").end();
+    assert_eq!(ended.code, Some(78));
+    let lines: Vec<_> = ended.stderr.lines().collect();
+    assert_eq!(
+        lines[0],
+        "no configuration file: neither ./walrelay.toml nor /etc/walrelay/walrelay.toml exists; --config FILE names \
+         another"
+    );
+    assert!(lines[1].starts_with("postgres.url is not set: "), "{lines:?}");
+    // Nothing is missing that a file would have brought.
+    let ended = Run::new("config check --set postgres.slot=A")
+        .env("WALRELAY_POSTGRES_URL", "postgres://u@db/shop")
+        .env("WALRELAY_RABBITMQ_URI", "amqp://u@mq")
+        .end();
+    assert!(
+        !ended.stderr.contains("no configuration file"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn what_the_command_line_has_wrong_is_wrong_usage_whoever_notices() {
+    for arguments in [
+        "config check --set foo",
+        "setup --url nonsense",
+        "teardown --yes --url postgres://u:hunter2@x@y/z",
+    ] {
+        let ended = Run::new(arguments).file("walrelay.toml", URLS).end();
+        assert_eq!(ended.code, Some(2), "{arguments}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("postgres.url"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn an_exchange_that_cannot_be_declared_is_an_error_where_it_is_to_be() {
+    for exchange in ["", "{aggregate_type}", "shop.{aggregate_type}"] {
+        let exchange = format!("exchange = '{exchange}'\n");
+        let declared = format!("{URLS}{exchange}[rabbitmq.declare]\nexchange_type = 'topic'\n");
+        let ended = Run::new("config check").file("walrelay.toml", &declared).end();
+        assert_eq!(ended.code, Some(78), "{exchange}");
+        assert_eq!(
+            ended.stderr,
+            "walrelay.toml:7: rabbitmq.declare cannot declare an exchange with a column in its name, nor the default \
+             exchange: leave it out\n"
+        );
+        let left_out = format!("{URLS}{exchange}");
+        let ended = Run::new("config check").file("walrelay.toml", &left_out).end();
+        assert_eq!(ended.code, Some(0), "{exchange}: {}", ended.stderr);
+    }
+}
+
+#[test]
 fn a_valid_configuration_is_said_to_be_valid() {
     let ended = Run::new("config check").file("walrelay.toml", URLS).end();
     assert_eq!(
@@ -186,7 +241,11 @@ fn completions_and_manual_pages_need_no_configuration() {
     let ended = Run::new("man").end();
     assert!(ended.stdout.contains(".TH walrelay 1"), "{}", ended.stdout);
 
+    let ended = Run::new("man nope/x").end();
+    assert_eq!(ended.code, Some(1));
+    assert_eq!(ended.stderr, "walrelay: nope/x is no folder: create it first\n");
     let mut run = Run::new("man pages");
+    std::fs::create_dir(run.folder.path().join("pages")).expect("a folder");
     assert!(run.command.status().expect("the binary starts").success());
     let page = run.folder.path().join("pages/walrelay-dead-letters-retry.1");
     assert!(page.exists());
@@ -199,8 +258,20 @@ fn the_health_of_a_relay_that_does_not_run_is_an_error_that_names_the_address() 
         .end();
     assert_eq!(ended.code, Some(1));
     assert!(
-        ended.stderr.starts_with("walrelay: connect to 127.0.0.1:9: "),
+        ended
+            .stderr
+            .starts_with("walrelay: connect to 127.0.0.1:9: Connection refused"),
         "{}",
         ended.stderr
     );
+    assert!(
+        ended
+            .stderr
+            .ends_with(": no relay of this configuration runs here, or its admin.listen is another\n"),
+        "{}",
+        ended.stderr
+    );
+    let ended = Run::new("health --timeout 0s").end();
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("expected more than 0s"), "{}", ended.stderr);
 }

@@ -376,7 +376,7 @@ async fn dead_letters_are_listed_shown_and_discarded_without_a_relay() -> Result
     let set_up = SetUp::with_dead_letters(2).await?;
     let slot = &set_up.source.slot;
     let listed = set_up
-        .run(&["dead-letters", "list", "--reason", "unroutable", "--since", "1h"])
+        .run(&["dead-letters", "list", "--failure", "unroutable", "--since", "1h"])
         .await?;
     let lines: Vec<_> = listed.stdout.lines().collect();
     assert_eq!(lines.len(), 3, "{}{}", listed.stdout, listed.stderr);
@@ -396,7 +396,7 @@ async fn dead_letters_are_listed_shown_and_discarded_without_a_relay() -> Result
         lines[1]
     );
     for other in [
-        "--reason=invalid",
+        "--failure=invalid",
         "--event-type=Other",
         "--since=2100-01-01T00:00:00Z",
         "--state=discarded",
@@ -471,7 +471,7 @@ async fn commands_name_the_grant_that_they_lack() -> Result<()> {
     let grant = format!("grant select, insert, update on walrelay.skips to \"{role}\"");
     assert!(said(&error).contains(&grant), "{}", said(&error));
     set_up.client.batch_execute(&grant).await?;
-    assert!(skips::request(&session, slot, &selector, "a test").await?);
+    assert!(skips::request(&session, slot, &selector, "a test").await?.is_new);
     session.close().await;
     let sql = format!("drop owned by \"{role}\"; drop role \"{role}\"");
     Ok(set_up.client.batch_execute(&sql).await?)

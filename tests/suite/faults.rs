@@ -383,7 +383,7 @@ async fn exit_on_halt_exits_69_on_a_missing_slot_but_not_while_a_server_is_down(
     assert_eq!(status.code(), Some(69));
     let last = relay.log().pop().context("a log line")?;
     assert!(
-        last.contains("slot_missing") && last.contains("walrelay setup"),
+        last.contains("slot_missing") && last.contains("run `walrelay recover`"),
         "{last}"
     );
     Ok(())

@@ -243,7 +243,7 @@ async fn a_role_without_rights_is_told_the_grant() -> Result<()> {
 async fn recover_asks_before_it_makes_a_slot_anew() -> Result<()> {
     let set_up = SetUp::new().await?;
     let written = "select baseline_by from walrelay.state";
-    teardown(&set_up.connector, &set_up.source).await?;
+    teardown(&set_up.connector, &set_up.source, drop).await?;
     let output = set_up.run(&["recover"]).await?;
     assert_eq!((output.code(), output.stdout.as_str()), (Some(1), ""));
     let slot = &set_up.source.slot;

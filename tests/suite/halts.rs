@@ -157,7 +157,8 @@ async fn a_slot_dropped_in_mid_stream_halts_and_is_not_made_anew() -> Result<()>
     stays_halted(&mut relay, "slot_missing").await?;
     assert_eq!(world.slots().await?, 0);
 
-    relay.setup().await?;
+    let recovered = relay.run_command(&["recover", "--yes"]).await?;
+    assert_eq!(recovered.code(), Some(0), "{}", recovered.stderr);
     relay.wait_ready(HEALED).await?;
     world.commit_events(1).await?;
     recorder.wait_for_distinct(2, LONG).await?;

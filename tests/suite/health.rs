@@ -259,12 +259,12 @@ async fn the_health_command_asks_the_running_relay() -> Result<()> {
     let world = World::new().await?;
     let mut relay = world.relay().build()?;
     relay.start()?;
-    named(&mut relay, Part::Database, "slot_missing").await?;
+    named(&mut relay, Part::Database, "not_set_up").await?;
     let health = relay.run_command(&["health"]).await?;
     ensure!(health.code() == Some(0) && health.stdout == "ok\n", "{health:?}");
     let ready = relay.run_command(&["health", "--ready"]).await?;
     ensure!(
-        ready.code() == Some(1) && ready.stdout.contains("slot_missing"),
+        ready.code() == Some(1) && ready.stdout.contains("not_set_up"),
         "{ready:?}"
     );
     relay.setup().await?;

@@ -182,6 +182,23 @@ async fn the_command_counts_and_deletes() -> Result<()> {
         "{}",
         counted.stderr
     );
+    let unasked = set_up.run(&["purge", "--older-than", "7d"]).await?;
+    assert_eq!((unasked.code(), unasked.stdout.as_str()), (Some(1), ""));
+    assert!(
+        unasked
+            .stderr
+            .contains("deletes 200 rows of public.outbox_events for good: say --yes"),
+        "{}",
+        unasked.stderr
+    );
+    let whole = set_up
+        .run(&["purge", "--older-than", "7d", "--partitions", "--print"])
+        .await?;
+    assert!(
+        whole.stderr.contains("leave --partitions out"),
+        "{}",
+        whole.stderr
+    );
     assert_eq!(set_up.text(LEFT).await?, "400 100 200");
     let purged = set_up
         .run(&[
@@ -190,6 +207,7 @@ async fn the_command_counts_and_deletes() -> Result<()> {
             "7d",
             "--batch",
             "7",
+            "--yes",
             "--table",
             "outbox_events",
         ])

@@ -229,14 +229,14 @@ async fn r23_a_relay_that_may_recover_makes_no_slot_where_none_was_set_up() -> R
     let world = World::new().await?;
     let mut relay = world.relay().text("recovery.on_slot_lost", "rescan").build()?;
     relay.start()?;
-    named(&mut relay, Part::Database, "slot_missing").await?;
+    named(&mut relay, Part::Database, "not_set_up").await?;
     relay.setup().await?;
     relay.wait_ready(LONG).await?;
     stop(&mut relay).await?;
     let torn_down = relay.run_command(&["teardown", "--yes"]).await?;
     assert_eq!(torn_down.code(), Some(0), "{}", torn_down.stderr);
     relay.start()?;
-    named(&mut relay, Part::Database, "slot_missing").await?;
+    named(&mut relay, Part::Database, "not_set_up").await?;
     assert_eq!(world.slots().await?, 0);
     Ok(())
 }

@@ -216,7 +216,7 @@ async fn a_running_relay_never_creates_a_slot() -> Result<()> {
     let mut relay = world.relay().build()?;
     relay.start()?;
     let slot = world.slot();
-    complains(&mut relay, Part::Database, "slot_missing", &[&slot]).await?;
+    complains(&mut relay, Part::Database, "not_set_up", &[&slot, "never set up"]).await?;
     assert_eq!(world.slots().await?, 0);
 
     relay.setup().await?;

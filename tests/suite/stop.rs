@@ -66,6 +66,32 @@ async fn a_stop_while_the_broker_is_down_ends_within_the_grace_and_loses_nothing
     Ok(())
 }
 
+/// Nothing was sent, so there is no answer to wait for.
+#[tokio::test]
+async fn a_stop_ends_at_once_where_the_broker_was_never_reached() -> Result<()> {
+    let world = World::new().await?;
+    let mut broker = TcpProxy::start(world.vhost.port()).await?;
+    broker.refuse().await;
+    let relay = world
+        .relay()
+        .rabbitmq_uri(&world.vhost.uri_through(broker.port()));
+    let mut relay = relay.text("delivery.shutdown_grace", "1h").build()?;
+    relay.setup().await?;
+    relay.start()?;
+    wait_for_cause(&mut relay, "broker", "broker_unreachable").await?;
+    world.commit_events(10).await?;
+    wait_for_metric(&relay, "walrelay_in_flight_events", 10.0).await?;
+    relay.terminate()?;
+    assert_eq!(relay.wait_exit(AT_ONCE).await?.code(), Some(0));
+
+    broker.pass().await?;
+    let recorder = world.recorder().await?;
+    relay.start()?;
+    recorder.wait_for_distinct(10, LONG).await?;
+    assert_eq!(recorder.duplicates(), 0);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_second_signal_ends_the_relay_at_once() -> Result<()> {
     let world = World::new().await?;

@@ -66,7 +66,7 @@ async fn systemd_is_told_of_readiness_of_trouble_and_of_the_end() -> Result<()> 
     // Without a slot it halts, and is ready in systemd's sense all the same: it runs.
     relay.start()?;
     ensure!(manager.next()? == "READY=1");
-    manager.wait_for("STATUS=active, halted (slot_missing)")?;
+    manager.wait_for("STATUS=active, halted (not_set_up)")?;
     relay.setup().await?;
     manager.wait_for("STATUS=active, database up, broker up")?;
     // Fed again and again.

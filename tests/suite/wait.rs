@@ -53,16 +53,12 @@ async fn r24_the_position_lies_behind_asynchronous_commits() -> Result<()> {
 async fn wait_says_how_far_it_came_when_time_is_up() -> Result<()> {
     let set_up = SetUp::new().await?;
     let slot = &set_up.source.slot;
-    let output = set_up
-        .run(&["wait", "--lsn", "FFFF/0", "--timeout", "300ms"])
-        .await?;
+    let output = set_up.run(&["wait", "--current", "--timeout", "300ms"]).await?;
     assert_eq!((output.code(), output.stdout.as_str()), (Some(1), ""));
     let start = format!("walrelay: not settled within 300ms: slot {slot} has confirmed ");
     assert!(output.stderr.starts_with(&start), "{}", output.stderr);
     assert!(
-        output
-            .stderr
-            .ends_with(" before FFFF/0; no relay streams from it\n"),
+        output.stderr.ends_with("; no relay streams from it\n"),
         "{}",
         output.stderr
     );
@@ -72,6 +68,20 @@ async fn wait_says_how_far_it_came_when_time_is_up() -> Result<()> {
         (output.code(), output.stdout.as_str()),
         (Some(0), "settled up to 0/1\n")
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn wait_refuses_a_position_that_the_log_has_not_reached() -> Result<()> {
+    let set_up = SetUp::new().await?;
+    // It would wait for an hour.
+    let output = set_up
+        .run(&["wait", "--lsn", "FFFF/0", "--timeout", "1h"])
+        .await?;
+    assert_eq!((output.code(), output.stdout.as_str()), (Some(1), ""));
+    let start = "walrelay: the server's log ends at ";
+    assert!(output.stderr.starts_with(start), "{}", output.stderr);
+    assert!(output.stderr.contains(", before FFFF/0: "), "{}", output.stderr);
     Ok(())
 }
 
@@ -136,13 +146,12 @@ async fn wait_holds_up_no_restart_of_the_server_and_outlives_it() -> Result<()> 
         .await?;
         postgres.restart(StopMode::Fast).await
     };
-    let arguments = ["wait", "--lsn", "FFFF/0", "--timeout", "5s"];
+    let arguments = ["wait", "--current", "--timeout", "5s"];
     let (output, restarted) = tokio::join!(set_up.run(&arguments), restart);
     restarted?;
     let stderr = output?.stderr;
     assert!(
-        stderr.contains("not settled within 5s: ")
-            && stderr.ends_with(" before FFFF/0; no relay streams from it\n"),
+        stderr.contains("not settled within 5s: ") && stderr.ends_with("; no relay streams from it\n"),
         "{stderr}"
     );
     Ok(())

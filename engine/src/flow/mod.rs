@@ -358,8 +358,7 @@ impl Flow {
             // What would still be confirmed could not be reported, so it would only come twice.
             return true;
         };
-        // A retry that is not sent waits for the next relay; what came of one that was is recorded in this session.
-        if self.retries.is_in_flight() || self.confirms.outstanding() > 0 || self.window.setting_aside() > 0 {
+        if self.awaits_an_answer() {
             return false;
         }
         let is_delivered = if self.window.failed() > 0 {
@@ -368,6 +367,19 @@ impl Flow {
             self.window.unsettled() == 0 && !session.ledger.is_open()
         };
         is_delivered && self.are_marks_drained()
+    }
+
+    /// Whether a stopping flow that has never had a link has nothing left to do: nothing was sent, so it is all for the
+    /// next relay but what is being set aside or marked.
+    #[must_use]
+    pub fn is_drained_unsent(&self) -> bool {
+        self.session.is_none() || (!self.awaits_an_answer() && self.are_marks_drained())
+    }
+
+    /// Whether something was sent and not answered, or is on its way to the dead letters. A retry that is not sent waits
+    /// for the next relay; what came of one that was is recorded in this session.
+    fn awaits_an_answer(&self) -> bool {
+        self.retries.is_in_flight() || self.confirms.outstanding() > 0 || self.window.setting_aside() > 0
     }
 
     /// The commit LSN of the transaction that the session is in the middle of.

@@ -57,7 +57,7 @@ fn a_wrong_type_names_what_is_expected_and_what_stands_there() {
         ),
         (
             "log.level = 'inof'",
-            "log.level must be error, warn, info, debug, trace or off, or such by target as in \"info,lapin=debug\", \
+            "log.level must be error, warn, info, debug, trace or off, or such by target as in \"info,walrelay::rabbitmq=debug\", \
              not \"inof\"; did you mean info?",
         ),
         (
@@ -128,7 +128,9 @@ fn a_required_key_says_how_to_set_it() {
     let error = resolve(None, &Sources::default()).expect_err("nothing is set");
     assert_eq!(
         error.to_string(),
-        "postgres.url is not set: write url under [postgres] in walrelay.toml, or set WALRELAY_POSTGRES_URL, or pass \
+        "no configuration file: neither ./walrelay.toml nor /etc/walrelay/walrelay.toml exists; --config FILE names \
+         another\n\
+         postgres.url is not set: write url under [postgres] in walrelay.toml, or set WALRELAY_POSTGRES_URL, or pass \
          --set postgres.url=...\n\
          rabbitmq.uri is not set: write uri under [rabbitmq] in walrelay.toml, or set WALRELAY_RABBITMQ_URI, or pass \
          --set rabbitmq.uri=..."

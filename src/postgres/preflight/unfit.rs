@@ -54,6 +54,18 @@ pub enum Unfit {
         /// Its name.
         slot: SlotName,
     },
+    /// No slot, nor was there ever one.
+    #[error("the replication slot `{slot}` does not exist, and was never set up in this database")]
+    NotSetUp {
+        /// Its name.
+        slot: SlotName,
+    },
+    /// No slot, though one was set up: a new one would begin behind the events that it has missed.
+    #[error("slot `{slot}` was set up before and is gone")]
+    SlotGone {
+        /// Its name.
+        slot: SlotName,
+    },
     /// A physical slot.
     #[error("the replication slot `{slot}` is a physical one")]
     SlotPhysical {
@@ -186,6 +198,22 @@ pub enum Unfit {
         /// The publication.
         publication: PublicationName,
     },
+    /// No role that could get rights.
+    #[error("role `{role}` does not exist")]
+    RoleMissing {
+        /// Its name.
+        role: String,
+    },
+    /// The role may not do all of a teardown.
+    #[error(
+        "the role `{role}` may not tear down, and nothing was dropped: it lacks {}", lacks.join(", ")
+    )]
+    MayNotTearDown {
+        /// The role.
+        role: String,
+        /// What it lacks.
+        lacks: Vec<String>,
+    },
     /// A table whose rows another slot marks (rule 20).
     #[error("the rows of table {table} are marked by slot `{owner}`")]
     MarksOwned {
@@ -206,7 +234,8 @@ impl Unfit {
             Self::WalLevel { .. } => FaultKind::WalLevel,
             Self::Role { .. } => FaultKind::ReplicationRole,
             Self::SynchronousStandby { .. } => FaultKind::SynchronousStandby,
-            Self::SlotMissing { .. } => FaultKind::SlotMissing,
+            Self::SlotMissing { .. } | Self::SlotGone { .. } => FaultKind::SlotMissing,
+            Self::NotSetUp { .. } => FaultKind::NotSetUp,
             Self::SlotPhysical { .. } | Self::SlotPlugin { .. } | Self::SlotDatabase { .. } => {
                 FaultKind::SlotForeign
             }
@@ -224,6 +253,8 @@ impl Unfit {
             Self::ColumnMissing { .. } => FaultKind::ColumnMissing,
             Self::PayloadType { .. } => FaultKind::PayloadType,
             Self::NotPublished { .. } => FaultKind::TableNotPublished,
+            Self::RoleMissing { .. } => FaultKind::RoleMissing,
+            Self::MayNotTearDown { .. } => FaultKind::TeardownForbidden,
             Self::MarksOwned { .. } => FaultKind::MarksOwned,
         }
     }

@@ -26,7 +26,11 @@ impl Relay {
         let stop_by = self.stop_by?;
         // Without a session it cannot be put on record, and none is opened any more.
         let can_record = self.care.has_unrecorded_skip() && self.flow.durable().is_some();
-        let is_done = self.flow.is_drained() && !self.backfill.owes(&self.flow) && !can_record;
+        let is_drained = match self.status.borrow().links {
+            0 => self.flow.is_drained_unsent(),
+            _ => self.flow.is_drained() && !self.backfill.owes(&self.flow),
+        };
+        let is_done = is_drained && !can_record;
         (is_done || now >= stop_by).then_some(Ending::Stopped)
     }
 

@@ -96,6 +96,7 @@ impl Care {
     pub(super) fn tell_unrecorded_skip(&self) {
         if let Some((skip, key)) = &self.unrecorded {
             tracing::warn!(
+                event_id = skip.event_id,
                 commit_lsn = %key.transaction.commit_lsn,
                 tx_seq = key.tx_seq,
                 reason = skip.reason,

@@ -33,7 +33,7 @@ async fn a_wrong_password_of_postgresql_heals_when_the_file_is_corrected() -> Re
     )
     .await?;
     relay.folder().write("password", &format!("{SECRET}\n"), 0o600)?;
-    named(&mut relay, Part::Database, "slot_missing").await?;
+    named(&mut relay, Part::Database, "not_set_up").await?;
     tells_no(SECRET, &relay).await?;
     tells_no("wrong-0ne", &relay).await
 }
