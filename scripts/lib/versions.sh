@@ -17,7 +17,7 @@ declare -A postgres_packages=(
 # What may differ from version to version, as filters of the suite's test names.
 postgres_tests=(
   backfill:: backfill_faults:: backfill_marks:: bad_input:: dead_letters:: first_start:: guard:: hosts:: main_path:: marks::
-  moving_from_debezium:: outbox_life:: policies:: prefix:: promotion:: purge:: recover:: recover_kept:: replay:: retention:: retry::
+  marks_limits:: moving_from_debezium:: outbox_life:: policies:: prefix:: promotion:: purge:: recover:: recover_kept:: replay:: retention:: retry::
   rows:: security:: setup:: shutdown:: smallest_roles:: smallest_roles_of_commands:: standby:: wait::
 )
 rabbitmq_tests=(bad_input:: faults:: main_path:: policies:: retry:: security::)
