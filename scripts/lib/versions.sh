@@ -17,9 +17,9 @@ declare -A postgres_packages=(
 # What may differ from version to version, as filters of the suite's test names.
 postgres_tests=(
   backfill:: backfill_faults:: backfill_marks:: bad_input:: dead_letters:: doubtful_rows:: first_start:: guard:: hosts:: inbox::
-  main_path:: marks:: moving_from_debezium:: outbox_life:: policies:: prefix:: promotion:: purge:: recover:: recover_kept:: replay::
-  retention:: retry:: rows:: security:: set_back:: setup:: shop:: shutdown:: smallest_roles:: smallest_roles_of_commands:: standby::
-  wait::
+  main_path:: marks:: marks_limits:: moving_from_debezium:: outbox_life:: policies:: prefix:: promotion:: purge:: recover::
+  recover_kept:: replay:: retention:: retry:: rows:: security:: set_back:: setup:: shop:: shutdown:: slot_gone:: smallest_roles::
+  smallest_roles_of_commands:: standby:: wait::
 )
 rabbitmq_tests=(bad_input:: faults:: main_path:: policies:: retry:: security:: shop::)
 

@@ -1,9 +1,10 @@
-//! Marks at their limits: a queue that overflows, memory under load, rows that row security hides (R20, R21, I5).
+//! Marks at their limits: a queue that overflows, memory under load, rows that row security hides, partitions (R20, R21,
+//! I5).
 
 use anyhow::Result;
 use walrelay_testbed::{Keep, Recorder, eventually};
 
-use crate::marks::{metric, plain_role, wait_for_degraded, wait_for_rows, wait_until_healed};
+use crate::marks::{metric, plain_role, rows, wait_for_degraded, wait_for_rows, wait_until_healed};
 use crate::world::{LONG, QUEUE, World, commit_at_once};
 
 /// The ids that may wait for their marks.
@@ -84,4 +85,45 @@ async fn r20_row_security_that_hides_rows_degrades_the_marks_and_names_the_remed
         .batch_execute(&format!("alter role {role} bypassrls"))
         .await?;
     wait_until_healed(&world, &mut relay).await
+}
+
+/// R20: marks go through the root, where an index on exactly the id is possible only if the id is the partition key.
+#[tokio::test]
+async fn a_partitioned_table_is_marked_where_its_id_is_unique() -> Result<()> {
+    for (key, index, is_marked) in [
+        ("hash (id)", "id", true),
+        ("range (created_at)", "id, created_at", false),
+    ] {
+        let world = World::new().await?;
+        let recorder = world.recorder().await?;
+        let bounds = match is_marked {
+            true => ["with (modulus 2, remainder 0)", "with (modulus 2, remainder 1)"],
+            false => [
+                "from ('2000-01-01') to ('2020-01-01')",
+                "from ('2020-01-01') to ('2100-01-01')",
+            ],
+        };
+        let sql = format!(
+            "create table outbox_events (id uuid not null, aggregate_type text not null, aggregate_id bigint not null,
+                 event_type text not null, payload jsonb not null, sent_at timestamptz,
+                 created_at timestamptz not null default now(), primary key ({index})) partition by {key};
+             create table one partition of outbox_events for values {};
+             create table two (sent_at timestamptz, id uuid not null, aggregate_type text not null,
+                 aggregate_id bigint not null, event_type text not null, payload jsonb not null,
+                 created_at timestamptz not null default now());
+             alter table outbox_events attach partition two for values {}",
+            bounds[0], bounds[1]
+        );
+        world.client.batch_execute(&sql).await?;
+        let mut relay = world.running().await?;
+        world.commit_events(20).await?;
+        recorder.wait_for_distinct(20, LONG).await?;
+        if is_marked {
+            wait_for_rows(&world.client, 20, 0).await?;
+        } else {
+            wait_for_degraded(&mut relay, "marks_index").await?;
+            assert_eq!(rows(&world.client).await?, (20, 20));
+        }
+    }
+    Ok(())
 }
