@@ -178,8 +178,8 @@ impl BrokerError {
 
 /// The kind of why an event is held over which the broker closed with this code.
 pub(crate) const fn refused_kind(code: u16) -> FaultKind {
-    match closed_kind(Phase::Publishing, code) {
-        kind @ (FaultKind::ExchangeMissing | FaultKind::ExchangeForbidden) => kind,
+    match code {
+        reply_code::NOT_FOUND | reply_code::ACCESS_REFUSED => closed_kind(Phase::Publishing, code),
         _ => FaultKind::MessageRefused,
     }
 }

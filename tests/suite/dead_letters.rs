@@ -338,7 +338,7 @@ async fn r16_many_are_loaded_in_the_order_asked_for_and_within_bounds_and_record
     );
     assert_eq!(loaded(0).await?, ["16/0:3", "nothing", later, later, later]);
     // What somebody has changed by hand stands in no other one's way.
-    let sql = "update walrelay.dead_letters set columns = '[1]' where tx_seq = 0";
+    let sql = "update walrelay.dead_letters set columns = '{\"id\": 1}' where tx_seq = 0";
     set_up.client.batch_execute(sql).await?;
     assert_eq!(
         loaded(usize::MAX).await?,

@@ -35,6 +35,11 @@ impl Log {
         self.flushed = self.flushed.max(through);
     }
 
+    /// The log is flushed beyond the start of this record, which the stream has told of.
+    pub(super) fn is_flushed_beyond(&mut self, record: Lsn) {
+        self.is_flushed(Lsn::new(record.get().saturating_add(1)));
+    }
+
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }

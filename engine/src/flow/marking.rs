@@ -15,8 +15,6 @@ pub enum Marker {
     Free,
     /// It does something else.
     Busy,
-    /// There is none in this session.
-    Absent,
 }
 
 impl Flow {
@@ -46,8 +44,7 @@ impl Flow {
         self.is_prefix_held = is_held;
     }
 
-    /// Whether rows can be marked at all in this session, and whether whoever does it has nothing else to do: until then
-    /// no batch is due.
+    /// Whether whoever marks rows has nothing else to do: until then no batch is due.
     pub const fn set_marker(&mut self, marker: Marker) {
         self.marker = marker;
     }
@@ -128,9 +125,7 @@ impl Flow {
 
     /// Without a session nothing can be marked.
     pub(super) fn are_marks_drained(&self) -> bool {
-        self.session.is_none()
-            || self.marker == Marker::Absent
-            || self.marks.is_drained(self.prefix_to_store(), self.is_idle())
+        self.session.is_none() || self.marks.is_drained(self.prefix_to_store(), self.is_idle())
     }
 
     /// A Relation message has told the table's columns.

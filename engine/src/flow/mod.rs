@@ -321,6 +321,9 @@ impl Flow {
     pub fn session_lost(&mut self) {
         if let Some(session) = self.session.take() {
             self.log.is_flushed(session.received);
+            if let Some(open) = session.stream.transaction_key() {
+                self.log.is_flushed_beyond(open.commit_lsn);
+            }
         }
         self.passed = None;
         self.window.detach_all();

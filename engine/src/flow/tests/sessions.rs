@@ -131,6 +131,19 @@ fn all_is_forgotten_when_the_log_ends_before_what_was_received() {
     );
 }
 
+/// R2: the same where the transaction that is lost had come in part.
+#[test]
+fn all_is_forgotten_when_the_log_ends_before_a_transaction_that_has_begun() {
+    let mut rig = Rig::small();
+    rig.start_session_flushed(1, 50);
+    rig.take(&begin(100, 1));
+    rig.take(&OutboxRow::new("100:0").insert());
+    rig.publish();
+    rig.flow.session_lost();
+    assert!(rig.start_session_flushed(1, 100));
+    assert_eq!(rig.flow.in_flight(), 0);
+}
+
 /// R2: after a restore on the same timeline another transaction may stand where a settled one stood.
 #[test]
 fn another_transaction_at_the_same_position_is_published() {

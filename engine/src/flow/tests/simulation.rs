@@ -29,6 +29,8 @@ enum Step {
     Checkpoint,
     ServerCrash,
     Promotion,
+    BackUp,
+    SetBack,
     Publish {
         target: usize,
     },
@@ -115,6 +117,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Checkpoint),
         1 => Just(Step::ServerCrash),
         1 => Just(Step::Promotion),
+        2 => Just(Step::BackUp),
+        1 => Just(Step::SetBack),
         1 => Just(Step::Killed),
         4 => (1_500..120_000_u64).prop_map(|milliseconds| Step::Pass { milliseconds }),
     ];
@@ -207,6 +211,8 @@ fn run(world: &mut World, steps: Vec<Step>) {
             Step::Checkpoint => world.checkpoint(),
             Step::ServerCrash => world.server_crash(),
             Step::Promotion => world.promotion(),
+            Step::BackUp => world.back_up(),
+            Step::SetBack => world.set_back(),
             Step::Publish { target } => drop(world.publish(target)),
             Step::Receive { messages } => world.receive(messages),
             Step::Answer {
@@ -243,7 +249,7 @@ fn run(world: &mut World, steps: Vec<Step>) {
 proptest! {
     #![proptest_config(crate::property::config())]
 
-    /// I1 to I5, I7 to I9, R3, R9 to R12, R14, R15, R18 and R19 after every step; see [`World`].
+    /// I1 to I5, I7 to I9, R2, R3, R9 to R12, R14, R15, R18 and R19 after every step; see [`World`].
     #[test]
     fn whatever_both_servers_do_everything_is_delivered_and_nothing_acknowledged_before(
         plan in plan(),

@@ -127,6 +127,26 @@ impl Books {
         self.suspects.clear();
     }
 
+    /// What was written from `end` on is lost, and so is what was stored beyond `flushed`.
+    pub(super) fn set_back(&mut self, end: u64, flushed: u64) {
+        (self.may_repeat, self.is_calm) = (true, false);
+        for ((commit_lsn, _), book) in &mut self.events {
+            if *commit_lsn >= end {
+                *book = Book {
+                    is_sent: false,
+                    has_failed: false,
+                    is_accepted: false,
+                    is_discarded: false,
+                    is_skipped: false,
+                    ..book.clone()
+                };
+            }
+            book.stored = book
+                .stored
+                .filter(|stored| *commit_lsn < end && *stored <= flushed);
+        }
+    }
+
     /// The process died: what was settled and neither acknowledged nor on record as settled is read again.
     pub(super) fn restart(&mut self, confirmed: u64, stored: Option<Position>) {
         let mut beyond = self.events.range((confirmed, 0)..);

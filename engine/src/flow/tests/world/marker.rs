@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::{Position, World, new_flow, number};
 use crate::Lsn;
+use crate::flow::Flow;
 use crate::marks::{HOLD, MarkBatch, Marked};
 
 /// The ids of the rows in this world: their positions.
@@ -40,6 +41,19 @@ impl Marker {
 
     pub(super) fn lose(&mut self) {
         self.may_be_lost = true;
+    }
+
+    pub(super) const fn stored(&self) -> Option<(Position, bool)> {
+        self.stored
+    }
+
+    /// The database is an older state of itself.
+    pub(super) fn set_back(&mut self, flow: &mut Flow, stored: Option<(Position, bool)>, now: Instant) {
+        if let Some((batch, _)) = self.batch.take() {
+            flow.handle_marks_failed(batch, now);
+        }
+        self.stored = stored;
+        self.lose();
     }
 }
 

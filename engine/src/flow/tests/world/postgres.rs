@@ -19,6 +19,18 @@ pub(super) struct Server {
     /// Where the newest transaction that stored a dead letter ends.
     pub(super) extra_end: u64,
     pub(super) sender: Option<Sender>,
+    backup: Backup,
+    /// How many pieces there were whenever the server was set back.
+    set_back: Vec<usize>,
+}
+
+/// What setting the server back goes back to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Backup {
+    confirmed: u64,
+    written: usize,
+    extra_end: u64,
+    stored: Option<(Position, bool)>,
 }
 
 /// A walsender: sends from what was confirmed, whole transactions, as a real one does.
@@ -53,8 +65,7 @@ impl World {
             return;
         }
         let confirmed = self.server.confirmed;
-        let written = commit_lsn(self.written) - 100 + COMMIT_SIZE;
-        let flushed = Lsn::new(written.max(self.server.extra_end));
+        let flushed = self.flushed();
         let replaced = self
             .flow
             .session_started(identity(self.server.timeline), flushed, self.now);
@@ -72,6 +83,11 @@ impl World {
             self.books.forget();
             self.pipe = None;
         }
+    }
+
+    fn flushed(&self) -> Lsn {
+        let written = commit_lsn(self.written) - 100 + COMMIT_SIZE;
+        Lsn::new(written.max(self.server.extra_end))
     }
 
     /// The last status update may get through or not.
@@ -98,6 +114,29 @@ impl World {
     pub(in crate::flow::tests) fn promotion(&mut self) {
         self.session_lost(true);
         self.server.timeline += 1;
+        self.session_started();
+    }
+
+    pub(in crate::flow::tests) fn back_up(&mut self) {
+        self.server.backup = Backup {
+            confirmed: self.server.confirmed,
+            written: self.written,
+            extra_end: self.server.extra_end,
+            stored: self.marker.stored(),
+        };
+    }
+
+    /// The server is set back to its backup, on the same timeline; others write in place of what is lost (R2).
+    pub(in crate::flow::tests) fn set_back(&mut self) {
+        self.session_lost(true);
+        let backup = self.server.backup;
+        (self.server.confirmed, self.server.saved) = (backup.confirmed, backup.confirmed);
+        (self.written, self.server.extra_end) = (backup.written, backup.extra_end);
+        self.server.set_back.push(backup.written);
+        self.store = None;
+        self.marker.set_back(&mut self.flow, backup.stored, self.now);
+        self.books
+            .set_back(commit_lsn(backup.written), self.flushed().get());
         self.session_started();
     }
 
@@ -167,7 +206,11 @@ impl World {
                 sender.sent_end = sender.sent_end.max(self.server.extra_end);
                 return None;
             }
-            sender.load(sender.next_piece, &self.plan.log[sender.next_piece]);
+            // A piece that was written anew is another transaction at the same place.
+            let anew = self.server.set_back.iter();
+            let anew = anew.filter(|written| **written <= sender.next_piece).count();
+            let xid = 1 + sender.next_piece + 1_000 * anew;
+            sender.load(sender.next_piece, xid, &self.plan.log[sender.next_piece]);
             sender.next_piece += 1;
         }
         let frame = sender.frames.pop_front();
@@ -191,12 +234,12 @@ impl World {
 
 impl Sender {
     /// Queues the frames of a piece of the log.
-    fn load(&mut self, place: usize, piece: &Piece) {
+    fn load(&mut self, place: usize, xid: usize, piece: &Piece) {
         let lsn = commit_lsn(place);
         self.loaded_end = lsn + COMMIT_SIZE;
         let Piece::Transaction(rows) = piece else { return };
         let mut push = |bytes, event| self.frames.push_back(StreamFrame { bytes, event });
-        push(xlog(&begin(lsn, u32::try_from(place).unwrap())), None);
+        push(xlog(&begin(lsn, u32::try_from(xid).unwrap())), None);
         for (row, plan) in rows.iter().enumerate() {
             if !self.is_described {
                 push(xlog(&outbox_relation()), None);
