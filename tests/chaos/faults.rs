@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use walrelay_testbed::{Direction, QueueOptions, Signal, TcpProxy};
 
 use crate::history::Struck;
+use crate::journal::Journal;
 use crate::schedule::{Fault, Kind, Target};
 use crate::stage::{EXCHANGE, FANOUT, GRACE, KEYS, Stage};
 
@@ -25,7 +26,7 @@ const STOP: Duration = Duration::from_secs(6);
 
 impl Stage<'_> {
     /// Waits for its time, does it, and mends it.
-    pub(crate) async fn carry_out(&self, fault: Fault) -> Result<Struck> {
+    pub(crate) async fn carry_out(&self, fault: Fault, journal: &Journal) -> Result<Struck> {
         sleep(fault.after).await;
         let from = self.now();
         let name = fault.kind.name();
@@ -33,7 +34,9 @@ impl Stage<'_> {
             .await
             .with_context(|| format!("strike: {name}"))?;
         sleep(fault.lasting).await;
-        self.mend(fault).await.with_context(|| format!("mend: {name}"))?;
+        self.mend(fault, journal)
+            .await
+            .with_context(|| format!("mend: {name}"))?;
         Ok(Struck {
             fault,
             from,
@@ -44,8 +47,14 @@ impl Stage<'_> {
     async fn strike(&self, fault: Fault) -> Result<()> {
         let broker = &self.broker;
         match fault.kind {
-            Kind::BrokerKilled => broker.lock().await.kill().await?,
-            Kind::BrokerRestarted => broker.lock().await.stop().await?,
+            Kind::BrokerKilled => {
+                self.door.lock().await.refuse().await;
+                broker.lock().await.kill().await?;
+            }
+            Kind::BrokerRestarted => {
+                self.door.lock().await.refuse().await;
+                broker.lock().await.stop().await?;
+            }
             Kind::MemoryAlarm => broker.lock().await.raise_memory_alarm().await?,
             Kind::ConnectionsClosed => {
                 let arguments = ["close_all_connections", "chaos"];
@@ -100,9 +109,12 @@ impl Stage<'_> {
         Ok(())
     }
 
-    async fn mend(&self, fault: Fault) -> Result<()> {
+    async fn mend(&self, fault: Fault, journal: &Journal) -> Result<()> {
         match fault.kind {
-            Kind::BrokerKilled | Kind::BrokerRestarted => self.broker.lock().await.start_again().await?,
+            Kind::BrokerKilled | Kind::BrokerRestarted => {
+                self.broker.lock().await.start_again().await?;
+                self.let_in(journal).await?;
+            }
             Kind::MemoryAlarm => self.broker.lock().await.clear_memory_alarm().await?,
             Kind::QueueFull => {
                 let delete = async || Ok(self.vhost.delete_queue(FULL).await?);

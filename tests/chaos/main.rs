@@ -11,6 +11,7 @@ mod journal;
 mod report;
 mod run;
 mod schedule;
+mod search;
 mod stage;
 mod writers;
 
