@@ -113,7 +113,8 @@ impl Stage<'_> {
         match fault.kind {
             Kind::BrokerKilled | Kind::BrokerRestarted => {
                 self.broker.lock().await.start_again().await?;
-                self.let_in(journal).await?;
+                // Its future is large, and there are three at a time.
+                Box::pin(self.let_in(journal)).await?;
             }
             Kind::MemoryAlarm => self.broker.lock().await.clear_memory_alarm().await?,
             Kind::QueueFull => {

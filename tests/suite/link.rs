@@ -19,15 +19,15 @@ const OFFER: Offer = Offer {
 };
 
 /// A database, a scripted broker, and the relay between them, which has connected.
-struct Scripted {
+pub(crate) struct Scripted {
     database: Database,
-    client: Client,
+    pub(crate) client: Client,
     broker: ScriptedBroker,
     relay: Relay,
 }
 
 impl Scripted {
-    async fn start(
+    pub(crate) async fn start(
         configure: impl FnOnce(RelayBuilder) -> RelayBuilder,
     ) -> Result<(Self, ScriptedConnection)> {
         let database = shared_postgres().await?.database().await?;
@@ -79,7 +79,7 @@ impl Scripted {
     }
 
     /// Waits until everything written so far is acknowledged to PostgreSQL.
-    async fn acknowledged(&self) -> Result<()> {
+    pub(crate) async fn acknowledged(&self) -> Result<()> {
         let written = "select pg_current_wal_lsn()::text";
         let written: String = self.client.query_one(written, &[]).await?.get(0);
         let reached =
@@ -106,7 +106,7 @@ impl Scripted {
 
     /// Waits until `/readyz` says that an event is held, and that it is for this cause, and until the log says so at the
     /// level of what heals alone or needs a person.
-    async fn held(&mut self, cause: &str) -> Result<()> {
+    pub(crate) async fn held(&mut self, cause: &str) -> Result<()> {
         let level = match cause {
             "event_nacked" | "confirm_timeout" => "\"WARN\"",
             _ => "\"ERROR\"",
@@ -153,7 +153,7 @@ fn commit_lsn(message: &Published) -> Result<String> {
 }
 
 /// The numbers of the next messages.
-async fn numbers(connection: &mut ScriptedConnection, count: usize) -> Result<Vec<usize>> {
+pub(crate) async fn numbers(connection: &mut ScriptedConnection, count: usize) -> Result<Vec<usize>> {
     let mut numbers = Vec::with_capacity(count);
     for _ in 0..count {
         numbers.push(number(&connection.published().await?)?);

@@ -28,6 +28,7 @@ mod load;
 mod main_path;
 mod marks;
 mod moving;
+mod ordering;
 mod oversized;
 mod policies;
 mod prefix;

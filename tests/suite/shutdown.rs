@@ -344,6 +344,8 @@ async fn session_outlives_a_blocked_broker(events: usize) -> Result<()> {
     .await?;
     assert_eq!(metric(&relay, "walrelay_sessions_total").await?, 1.0);
     assert!(metric(&relay, "walrelay_in_flight_events").await? <= 1000.0);
+    let peak = relay.peak_rss_kib()?;
+    assert!(peak < 64 * 1024, "{peak} KiB");
     // The looks for a shutdown (rule 13) leave without a trace.
     let log = stage.postgres.log();
     assert!(!log.contains(" watch "), "{log}");
