@@ -8,17 +8,17 @@ use anyhow::{Context as _, Result};
 use lapin::ExchangeKind;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
-use walrelay_testbed::{Direction, QueueOptions, Signal, TcpProxy};
+use walrelay_testbed::{Direction, QueueOptions, Signal, TcpProxy, eventually};
 
 use crate::history::Struck;
 use crate::journal::Journal;
 use crate::schedule::{Fault, Kind, Target};
-use crate::stage::{EXCHANGE, FANOUT, GRACE, KEYS, Stage};
+use crate::stage::{EXCHANGE, FANOUT, GRACE, KEYS, LONG, Stage};
 
 /// A queue that is full for a while.
 const FULL: &str = "full";
 
-/// How long the server's shutdown may take with a relay connected.
+/// How long a relay may keep a server from shutting down.
 const SHUTDOWN: Duration = Duration::from_secs(15);
 
 /// What a stop may take on top of the grace.
@@ -189,7 +189,13 @@ impl Stage<'_> {
     async fn shut_down(&self, signal: Signal) -> Result<()> {
         let mut postgres = self.postgres.lock().await;
         postgres.signal(signal)?;
-        if let Err(error) = postgres.wait_stopped(SHUTDOWN).await {
+        let released = async || !postgres.has_walsender();
+        let mut ended = eventually("the walsenders to end", SHUTDOWN, released).await;
+        if ended.is_ok() {
+            // The rest is the server's own, and the machine's.
+            ended = postgres.wait_stopped(4 * LONG).await;
+        }
+        if let Err(error) = ended {
             self.complain(format!("a shutdown of the database was held up: {error}"));
             postgres.kill().await?;
         }

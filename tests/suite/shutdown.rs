@@ -129,6 +129,7 @@ async fn shut_down_while_events_wait(signal: Signal, count: usize) -> Result<()>
     })
     .await?;
     let position = stage.slot().await?;
+    assert!(stage.postgres.has_walsender());
 
     stage.stop(signal, &relay).await?;
     let down = relay
