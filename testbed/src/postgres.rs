@@ -220,6 +220,19 @@ impl Postgres {
         copy(&self.saved_dir(), &self.data_dir())
     }
 
+    /// Whether one of its processes serves a replication connection: only such a one is waited for by a fast shutdown.
+    pub fn has_walsender(&self) -> bool {
+        let is_walsender = |pid: u32| {
+            let title = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&title).contains("walsender")
+        };
+        let children = self
+            .process
+            .iter()
+            .map(|process| process::children_of(process.pid()));
+        children.flatten().any(is_walsender)
+    }
+
     /// SIGKILL to the postmaster; waits until it and all its children have gone, so that a start will not
     /// find their locks.
     ///

@@ -193,6 +193,16 @@ impl RabbitMq {
         self.start_again().await
     }
 
+    /// Has the broker write out which quorum queues and streams it has. It does so late by itself (3.10 in `names.dets`), and
+    /// one that is killed before has forgotten them, with all that they held, and does not find them again.
+    ///
+    /// # Errors
+    /// As [`ctl`](Self::ctl).
+    pub async fn write_out(&self) -> Result<()> {
+        let code = "lists:foreach(fun dets:sync/1, dets:all()).";
+        self.ctl(&["eval", code]).await.map(drop)
+    }
+
     /// SIGTERM: clients are told (320), and the broker ends.
     ///
     /// # Errors

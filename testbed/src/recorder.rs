@@ -181,6 +181,21 @@ impl Recorder {
         .await
     }
 
+    /// As [`wait_for_distinct`](Self::wait_for_distinct), for so many that their number says more about the machine than
+    /// about the relay: `standstill` is how long nothing new may come.
+    ///
+    /// # Errors
+    /// As [`wait_for_distinct`](Self::wait_for_distinct).
+    pub async fn wait_for_many(&self, count: usize, standstill: Duration) -> Result<()> {
+        loop {
+            let before = self.distinct_count();
+            match self.wait_for_distinct(count, standstill).await {
+                Err(Error::Timeout { .. }) if self.distinct_count() > before => {}
+                other => return other,
+            }
+        }
+    }
+
     /// Waits until `condition` holds for what has come.
     ///
     /// # Errors

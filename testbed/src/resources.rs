@@ -50,6 +50,29 @@ impl Relay {
         }
     }
 
+    /// How often its threads have given the processor up, because there was nothing to do or because it was taken from them.
+    /// One that turns round and round does so by the hundred on a busy machine; on one that is not, it uses
+    /// [`processor_ticks`](Self::processor_ticks).
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn context_switches(&self) -> Result<u64> {
+        let path = format!("/proc/{}/task", self.pid()?);
+        let mut switches = 0;
+        for task in std::fs::read_dir(&path).attempt(format!("read {path}"))? {
+            let status = task.attempt(format!("read {path}"))?.path().join("status");
+            // A thread may have ended meanwhile.
+            let status = std::fs::read_to_string(status).unwrap_or_default();
+            let counts = status
+                .lines()
+                .filter_map(|line| line.split_once("ctxt_switches:"));
+            switches += counts
+                .filter_map(|(_, count)| count.trim().parse::<u64>().ok())
+                .sum::<u64>();
+        }
+        Ok(switches)
+    }
+
     /// Only the soft limit, so that it can be lifted again.
     fn limit(&self, resource: Resource, limit: Option<u64>) -> Result<()> {
         // The child has inherited ours.

@@ -1,11 +1,12 @@
 //! Exchanges, queues and bindings in a test's virtual host.
 
 use lapin::options::{
-    ExchangeBindOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, ExchangeUnbindOptions,
-    QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
+    BasicPublishOptions, ConfirmSelectOptions, ExchangeBindOptions, ExchangeDeclareOptions,
+    ExchangeDeleteOptions, ExchangeUnbindOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
+    QueuePurgeOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{Channel, ExchangeKind};
+use lapin::{BasicProperties, Channel, ExchangeKind};
 
 use crate::error::{Attempt as _, Error, Result};
 use crate::vhost::Vhost;
@@ -240,6 +241,28 @@ impl Vhost {
                 .attempt("delete a queue")
         };
         self.on_channel(delete).await.map(drop)
+    }
+
+    /// Publishes one message straight to a queue; whether the broker says that the queue has it. A broker that has just
+    /// started may know a stream only a moment later.
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn store(&self, queue: &str, properties: BasicProperties, body: &[u8]) -> Result<bool> {
+        let store = async |channel: &Channel| {
+            let confirming = channel.confirm_select(ConfirmSelectOptions::default());
+            confirming.await.attempt("ask for confirms")?;
+            let options = BasicPublishOptions {
+                mandatory: true,
+                ..Default::default()
+            };
+            let publishing = channel.basic_publish("".into(), checked(queue)?, options, body, properties);
+            let confirm = publishing.await.attempt("publish")?;
+            let confirmation = confirm.await.attempt("wait for the confirm")?;
+            // Acknowledged all the same, a message that no queue took comes back before.
+            Ok(confirmation.is_ack() && confirmation.take_message().is_none())
+        };
+        self.on_channel(store).await
     }
 
     /// What most tests need: a topic exchange and a classic queue that receives everything from it.

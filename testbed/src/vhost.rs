@@ -36,6 +36,12 @@ impl Vhost {
         format!("amqp://guest:guest@127.0.0.1:{port}/{}", self.name)
     }
 
+    /// The same by way of another port of 127.0.0.1: for consumers behind a [`TcpProxy`](crate::TcpProxy).
+    #[must_use]
+    pub fn through(&self, port: u16) -> Vhost {
+        Vhost { port, ..self.clone() }
+    }
+
     /// Its `amqps` URI under the name `localhost`, where the broker has a TLS listener.
     pub fn tls_uri(&self) -> Option<String> {
         self.tls_port

@@ -8,16 +8,17 @@ use anyhow::{Context as _, Result};
 use lapin::ExchangeKind;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
-use walrelay_testbed::{Direction, QueueOptions, Signal, TcpProxy};
+use walrelay_testbed::{Direction, QueueOptions, Signal, TcpProxy, eventually};
 
 use crate::history::Struck;
+use crate::journal::Journal;
 use crate::schedule::{Fault, Kind, Target};
-use crate::stage::{EXCHANGE, FANOUT, GRACE, KEYS, Stage};
+use crate::stage::{EXCHANGE, FANOUT, GRACE, KEYS, LONG, Stage};
 
 /// A queue that is full for a while.
 const FULL: &str = "full";
 
-/// How long the server's shutdown may take with a relay connected.
+/// How long a relay may keep a server from shutting down.
 const SHUTDOWN: Duration = Duration::from_secs(15);
 
 /// What a stop may take on top of the grace.
@@ -25,7 +26,7 @@ const STOP: Duration = Duration::from_secs(6);
 
 impl Stage<'_> {
     /// Waits for its time, does it, and mends it.
-    pub(crate) async fn carry_out(&self, fault: Fault) -> Result<Struck> {
+    pub(crate) async fn carry_out(&self, fault: Fault, journal: &Journal) -> Result<Struck> {
         sleep(fault.after).await;
         let from = self.now();
         let name = fault.kind.name();
@@ -33,7 +34,9 @@ impl Stage<'_> {
             .await
             .with_context(|| format!("strike: {name}"))?;
         sleep(fault.lasting).await;
-        self.mend(fault).await.with_context(|| format!("mend: {name}"))?;
+        self.mend(fault, journal)
+            .await
+            .with_context(|| format!("mend: {name}"))?;
         Ok(Struck {
             fault,
             from,
@@ -44,8 +47,14 @@ impl Stage<'_> {
     async fn strike(&self, fault: Fault) -> Result<()> {
         let broker = &self.broker;
         match fault.kind {
-            Kind::BrokerKilled => broker.lock().await.kill().await?,
-            Kind::BrokerRestarted => broker.lock().await.stop().await?,
+            Kind::BrokerKilled => {
+                self.door.lock().await.refuse().await;
+                broker.lock().await.kill().await?;
+            }
+            Kind::BrokerRestarted => {
+                self.door.lock().await.refuse().await;
+                broker.lock().await.stop().await?;
+            }
             Kind::MemoryAlarm => broker.lock().await.raise_memory_alarm().await?,
             Kind::ConnectionsClosed => {
                 let arguments = ["close_all_connections", "chaos"];
@@ -100,9 +109,13 @@ impl Stage<'_> {
         Ok(())
     }
 
-    async fn mend(&self, fault: Fault) -> Result<()> {
+    async fn mend(&self, fault: Fault, journal: &Journal) -> Result<()> {
         match fault.kind {
-            Kind::BrokerKilled | Kind::BrokerRestarted => self.broker.lock().await.start_again().await?,
+            Kind::BrokerKilled | Kind::BrokerRestarted => {
+                self.broker.lock().await.start_again().await?;
+                // Its future is large, and there are three at a time.
+                Box::pin(self.let_in(journal)).await?;
+            }
             Kind::MemoryAlarm => self.broker.lock().await.clear_memory_alarm().await?,
             Kind::QueueFull => {
                 let delete = async || Ok(self.vhost.delete_queue(FULL).await?);
@@ -176,7 +189,13 @@ impl Stage<'_> {
     async fn shut_down(&self, signal: Signal) -> Result<()> {
         let mut postgres = self.postgres.lock().await;
         postgres.signal(signal)?;
-        if let Err(error) = postgres.wait_stopped(SHUTDOWN).await {
+        let released = async || !postgres.has_walsender();
+        let mut ended = eventually("the walsenders to end", SHUTDOWN, released).await;
+        if ended.is_ok() {
+            // The rest is the server's own, and the machine's.
+            ended = postgres.wait_stopped(4 * LONG).await;
+        }
+        if let Err(error) = ended {
             self.complain(format!("a shutdown of the database was held up: {error}"));
             postgres.kill().await?;
         }

@@ -22,6 +22,8 @@ pub(crate) struct History {
     pub(crate) dead_letters: HashSet<Uuid>,
     /// The stream that takes every message, in the order in which the broker stored them.
     pub(crate) stream: Vec<Entry>,
+    /// What the stream turned out to hold when it was read again, and had not brought the first time.
+    pub(crate) unread: HashSet<Uuid>,
     /// What reached the queue beside the stream.
     pub(crate) queue: HashSet<Uuid>,
     pub(crate) rounds: Vec<Round>,

@@ -31,6 +31,8 @@ pub(crate) struct Journal(Arc<Mutex<Read>>);
 struct Read {
     entries: Vec<Entry>,
     ids: HashSet<Uuid>,
+    /// When the newest mark was known.
+    known: Duration,
     /// What nobody here can have sent.
     strange: Vec<String>,
 }
@@ -44,8 +46,9 @@ impl Journal {
             let entry = entry(&stored, start.elapsed());
             written.with(|read| match entry {
                 Ok(entry) => {
-                    if let Entry::Delivery(delivery) = &entry {
-                        read.ids.insert(delivery.id);
+                    match &entry {
+                        Entry::Delivery(delivery) => drop(read.ids.insert(delivery.id)),
+                        Entry::Mark(mark) => read.known = read.known.max(mark.known),
                     }
                     read.entries.push(entry);
                 }
@@ -58,6 +61,16 @@ impl Journal {
     /// How many different events have come.
     pub(crate) fn distinct(&self) -> u64 {
         self.with(|read| read.ids.len() as u64)
+    }
+
+    /// Whether a mark that was known then, or a later one, has been read.
+    pub(crate) fn has_mark(&self, known: Duration) -> bool {
+        self.with(|read| read.known >= known)
+    }
+
+    /// What has not come of these.
+    pub(crate) fn missing<'a>(&self, ids: impl Iterator<Item = &'a Uuid>) -> HashSet<Uuid> {
+        self.with(|read| ids.filter(|id| !read.ids.contains(id)).copied().collect())
     }
 
     /// All of it, and what it should not hold.
@@ -75,7 +88,7 @@ impl Journal {
     }
 }
 
-fn entry(stored: &Stored, read: Duration) -> Result<Entry> {
+pub(crate) fn entry(stored: &Stored, read: Duration) -> Result<Entry> {
     let properties = &stored.properties;
     if properties
         .kind()
@@ -165,10 +178,7 @@ impl Way {
             Some(link) => link,
             none => none.insert(open(vhost).await?),
         };
-        let properties = BasicProperties::default()
-            .with_type(MARK.into())
-            .with_delivery_mode(2);
-        let body = format!("{flushed} {}", known.as_micros());
+        let (properties, body) = message(flushed, known);
         let publishing = async {
             let confirm = channel
                 .basic_publish(
@@ -185,6 +195,22 @@ impl Way {
         ensure!(confirmation.is_ack(), "the mark was not stored");
         Ok(())
     }
+}
+
+/// A mark as it is sent.
+fn message(flushed: u64, known: Duration) -> (BasicProperties, String) {
+    let properties = BasicProperties::default()
+        .with_type(MARK.into())
+        .with_delivery_mode(2);
+    (properties, format!("{flushed} {}", known.as_micros()))
+}
+
+/// Sends a mark that says nothing; whether the stream has it.
+pub(crate) async fn touch(vhost: &Vhost, stream: &str, known: Duration) -> bool {
+    let (properties, body) = message(0, known);
+    let storing = vhost.store(stream, properties, body.as_bytes());
+    // Until it works: a broker that has just started refuses in several ways.
+    matches!(tokio::time::timeout(PATIENCE, storing).await, Ok(Ok(true)))
 }
 
 async fn open(vhost: &Vhost) -> Result<(Connection, Channel)> {

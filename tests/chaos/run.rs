@@ -1,5 +1,6 @@
 //! A run: round after round of faults under load, then everything is mended, delivered and judged.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,8 +10,9 @@ use uuid::Uuid;
 use walrelay_testbed::{Keep, Recorder, eventually};
 
 use crate::history::{History, Round};
-use crate::journal::{Journal, Marker, flushed};
+use crate::journal::{Journal, Marker, flushed, touch};
 use crate::schedule::{Fault, Settings};
+use crate::search::Search;
 use crate::stage::{GRACE, LONG, QUEUE, STREAM, Servers, Stage};
 use crate::writers::{Writers, committed, count_committed, dead_letters, prepare};
 
@@ -47,6 +49,8 @@ pub(crate) async fn run(settings: Settings, length: Length, servers: &mut Server
     // Only now: it takes a while, and the proxies run on this thread.
     let committed = committed(&client).await?;
     let dead_letters = dead_letters(&client).await?;
+    let missing = journal.missing(committed.keys());
+    let unread = stage.read_again(missing).await;
     let (stream, strange) = journal.take();
     strange.into_iter().for_each(|text| stage.complain(text));
     let queue = queue
@@ -62,6 +66,7 @@ pub(crate) async fn run(settings: Settings, length: Length, servers: &mut Server
         rolled_back,
         dead_letters,
         stream,
+        unread,
         queue,
         rounds,
         peaks,
@@ -111,7 +116,7 @@ impl Stage<'_> {
         self.retry_dead_letters().await?;
         let [first, second, third] = [0, 1, 2].map(|place| faults.get(place).copied());
         let carry_out = async |fault: Option<Fault>| match fault {
-            Some(fault) => self.carry_out(fault).await.map(Some),
+            Some(fault) => self.carry_out(fault, journal).await.map(Some),
             None => Ok(None),
         };
         // All at once.
@@ -152,7 +157,7 @@ impl Stage<'_> {
             flushed.is_ok_and(|flushed| flushed >= goal)
         };
         let what = format!("the slot to reach {goal:X}");
-        while_it_moves(&what, journal, reached).await
+        while_it_moves(&what, || journal.distinct(), reached).await
     }
 
     /// Waits until everything has come everywhere. What does not come is for the verdict.
@@ -160,7 +165,7 @@ impl Stage<'_> {
         self.retry_dead_letters().await?;
         let count = count_committed(client).await?;
         let all = async || journal.distinct() >= count;
-        if let Err(error) = while_it_moves("everything in the stream", journal, all).await {
+        if let Err(error) = while_it_moves("everything in the stream", || journal.distinct(), all).await {
             eprintln!("{error:#}");
         }
         let queue = queue.wait_for_distinct(usize::try_from(count)?, LONG).await;
@@ -172,6 +177,20 @@ impl Stage<'_> {
             self.complain(format!("{error:#}{}", self.states().await));
         }
         Ok(())
+    }
+
+    /// What of `missing` is in the stream after all.
+    async fn read_again(&self, missing: HashSet<Uuid>) -> HashSet<Uuid> {
+        if missing.is_empty() {
+            return missing;
+        }
+        let until = self.now();
+        let search = Search::start(&self.vhost, STREAM, missing.clone(), until);
+        let over = async || search.is_over() || touch(&self.vhost, STREAM, until).await && search.is_over();
+        if let Err(error) = while_it_moves("the stream's end, read again", || search.count(), over).await {
+            self.complain(format!("{error:#}: what is missing is not known to be lost"));
+        }
+        &missing - &search.missing()
     }
 
     async fn are_relays_running(&self) -> Result<bool> {
@@ -221,12 +240,16 @@ impl Stage<'_> {
     }
 }
 
-/// Waits for a condition as long as events go on coming: how many there are to come depends on the machine.
-async fn while_it_moves(what: &str, journal: &Journal, condition: impl AsyncFn() -> bool) -> Result<()> {
+/// Waits for a condition as long as the count grows: how many there are to come depends on the machine.
+async fn while_it_moves(
+    what: &str,
+    count: impl Fn() -> u64,
+    condition: impl AsyncFn() -> bool,
+) -> Result<()> {
     loop {
-        let before = journal.distinct();
+        let before = count();
         match eventually(what, LONG, async || condition().await).await {
-            Err(_) if journal.distinct() > before => {}
+            Err(_) if count() > before => {}
             reached => return Ok(reached?),
         }
     }

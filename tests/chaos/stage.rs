@@ -8,9 +8,10 @@ use lapin::ExchangeKind;
 use tokio::sync::Mutex;
 use walrelay_testbed::{
     Database, Postgres, PostgresOptions, QueueOptions, RabbitMq, RabbitMqOptions, Relay, RelayBuilder,
-    TcpProxy, Vhost, eventually_some, patience,
+    TcpProxy, Vhost, eventually, eventually_some, patience,
 };
 
+use crate::journal::{Journal, touch};
 use crate::schedule::Settings;
 
 /// What the relays publish to.
@@ -68,6 +69,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) settings: Settings,
     pub(crate) postgres: Mutex<&'a mut Postgres>,
     pub(crate) broker: Mutex<&'a mut RabbitMq>,
+    /// In front of the broker, behind the relays' own ways to it (see [`let_in`](Stage::let_in)).
+    pub(crate) door: Mutex<TcpProxy>,
     pub(crate) database: Database,
     pub(crate) vhost: Vhost,
     pub(crate) instances: Vec<Instance>,
@@ -96,9 +99,11 @@ impl<'a> Stage<'a> {
         for name in [STREAM, QUEUE] {
             vhost.bind(name, FANOUT, "").await?;
         }
+        servers.broker.write_out().await?;
+        let door = TcpProxy::start(vhost.port()).await?;
         let mut instances = Vec::new();
         for _ in 0..settings.relays() {
-            instances.push(Instance::new(&settings, &database, &vhost).await?);
+            instances.push(Instance::new(&settings, &database, &vhost, door.port()).await?);
         }
         for instance in instances.iter().take(1) {
             instance.relay.lock().await.setup().await?;
@@ -107,6 +112,7 @@ impl<'a> Stage<'a> {
             settings,
             postgres: Mutex::new(&mut servers.postgres),
             broker: Mutex::new(&mut servers.broker),
+            door: Mutex::new(door),
             database,
             vhost,
             instances,
@@ -124,6 +130,25 @@ impl<'a> Stage<'a> {
     /// The time since the beginning.
     pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// Lets the relays in to a broker that has been started, once its stream is back. RabbitMQ listens before that, and
+    /// meanwhile routes a message past the stream to the queue alone, and confirms it; nor does a message that is routed
+    /// nowhere else at that time count for the stream, whose deduplication then takes another one for its repetition
+    /// (up to 4.0). That would be the broker's loss, not the relay's.
+    pub(crate) async fn let_in(&self, journal: &Journal) -> Result<()> {
+        let known = self.now();
+        let is_back = async || {
+            journal.has_mark(known) || touch(&self.vhost, STREAM, known).await && journal.has_mark(known)
+        };
+        eventually(
+            "the broker's stream to take messages, and to be read, again",
+            LONG,
+            is_back,
+        )
+        .await?;
+        self.broker.lock().await.write_out().await?;
+        Ok(self.door.lock().await.pass().await?)
     }
 
     /// Tries something with a server that may be down, until it works.
@@ -192,8 +217,8 @@ impl<'a> Stage<'a> {
 }
 
 impl Instance {
-    async fn new(settings: &Settings, database: &Database, vhost: &Vhost) -> Result<Instance> {
-        let to_broker = TcpProxy::start_amqp(vhost.port()).await?;
+    async fn new(settings: &Settings, database: &Database, vhost: &Vhost, door: u16) -> Result<Instance> {
+        let to_broker = TcpProxy::start_amqp(door).await?;
         let to_database = TcpProxy::start(database.port()).await?;
         let relay = relay(settings)
             .database(database)

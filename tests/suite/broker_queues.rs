@@ -77,7 +77,7 @@ async fn a_quorum_queue_deleted_under_load_costs_no_event_that_another_queue_tak
 
 /// I1, R8, R12: three nodes of a cluster, of which two die. Each node is in `rabbitmq.uri`.
 #[tokio::test]
-#[ignore = "a cluster of three brokers takes half a minute to start"]
+#[ignore = "three brokers that form a cluster take half a minute to start and 400 MB"]
 async fn a_quorum_queue_without_majority_is_waited_for() -> Result<()> {
     let options = RabbitMqOptions::default;
     let (first, second, third) = tokio::try_join!(

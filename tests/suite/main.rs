@@ -33,6 +33,7 @@ mod marks;
 mod marks_limits;
 mod moving;
 mod moving_from_debezium;
+mod ordering;
 mod outbox_life;
 mod oversized;
 mod policies;

@@ -27,6 +27,7 @@ fn sound() -> History {
         rolled_back: [id(1000)].into(),
         dead_letters: HashSet::new(),
         stream: Vec::new(),
+        unread: HashSet::new(),
         queue: HashSet::new(),
         rounds: vec![round(&[])],
         peaks: vec![10_000, RSS_BOUND_KIB],
@@ -140,11 +141,14 @@ fn a_lost_event_fails() {
     let mut history = sound();
     history.stream.remove(place(30));
     assert_eq!(violations(&history), [Violation::NotInStream(id(30))]);
+    assert_eq!(Verdict::of(&history).figures.lost, 0);
     history.rounds.push(round(&[Kind::BrokerKilled]));
-    assert_eq!(violations(&history), []);
+    assert_eq!(violations(&history), [Violation::NotInStream(id(30))]);
     history.queue.remove(&id(30));
     assert_eq!(violations(&history), [Violation::Lost(id(30))]);
     assert_eq!(Verdict::of(&history).figures.lost, 1);
+    history.unread.insert(id(30));
+    assert_eq!(violations(&history), [Violation::NotRead(id(30))]);
 }
 
 #[test]
