@@ -4,6 +4,7 @@ pub mod admin;
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod credential;
 pub mod fault;
 pub mod net;
 pub mod postgres;

@@ -9,6 +9,8 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::credential;
+
 /// The file that holds the token, where there is one.
 #[derive(Debug, Clone)]
 pub(super) struct Access {
@@ -22,7 +24,7 @@ pub(super) async fn guard(State(access): State<Access>, request: Request, next: 
         return next.run(request).await;
     };
     // Read each time, so that it can be changed while running; in a thread, since the disk may be slow.
-    let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(path));
+    let read = tokio::task::spawn_blocking(move || credential::read_text(&path));
     let token = match read.await.map_err(std::io::Error::from).flatten() {
         Ok(token) => token,
         Err(error) => {

@@ -14,15 +14,16 @@ use walrelay_engine::window::WindowLimits;
 
 use crate::cli::ReplayArgs;
 use crate::config::{
-    self, Config, ExchangeType, FailurePolicy, OnSlotLost, Ordering, OutboxConfig, Validator,
+    self, AuthMechanism, Config, ExchangeType, FailurePolicy, OnSlotLost, Ordering, OutboxConfig,
+    RabbitmqConfig, Validator,
 };
-use crate::net::tls::{RootSource, TlsVerification};
+use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 use crate::postgres;
 use crate::postgres::rows::Filter;
 use crate::postgres::{
     ConnectTarget, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source, StartOptions,
 };
-use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange};
+use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange, Mechanism};
 use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings};
 
 /// The time for connecting to the broker, all steps together.
@@ -56,7 +57,9 @@ fn check<T: std::str::FromStr<Err: Error + Send + Sync + 'static>>(
 /// PostgreSQL's side, as every command that talks to it needs it.
 pub(super) fn database(config: &Config) -> anyhow::Result<(postgres::Connector, Source)> {
     let postgres = &config.postgres;
-    let mut connector = postgres::Connector::new(postgres.url.expose_secret().parse()?);
+    let mut target: ConnectTarget = postgres.url.expose_secret().parse()?;
+    target.password = postgres.password.clone().or(target.password);
+    let mut connector = postgres::Connector::new(target);
     if let Some(path) = &postgres.password_file {
         connector = connector.with_password_file(path.clone());
     }
@@ -242,10 +245,6 @@ fn ignored_table(table: &QualifiedTable) -> IgnoredTable {
 
 fn brokers(config: &Config, route: &Route, name: &str, auto_setup: bool) -> anyhow::Result<Brokers> {
     let rabbitmq = &config.rabbitmq;
-    let roots = rabbitmq
-        .ca_file
-        .clone()
-        .map_or(RootSource::System, RootSource::File);
     let declare = rabbitmq.declare.or(auto_setup.then_some(ExchangeType::Topic));
     // An exchange with a column in its name is known only when an event comes.
     let exchange = route.exchange.as_constant().map(|name| Exchange {
@@ -253,9 +252,19 @@ fn brokers(config: &Config, route: &Route, name: &str, auto_setup: bool) -> anyh
         declare: declare.map(|kind| kind.as_str().to_owned()),
     });
     let connectors = rabbitmq.uris.iter().map(|uri| {
-        let uri = BrokerUri::parse(uri.expose_secret())?;
+        let mut uri = BrokerUri::parse(uri.expose_secret())?;
+        uri.password = rabbitmq.password.clone().or(uri.password);
+        let tls = broker_tls(&uri, rabbitmq);
+        let mechanisms = mechanisms(&uri, rabbitmq.auth_mechanism);
+        let shows = tls.as_ref().is_some_and(|tls| tls.identity.is_some());
+        anyhow::ensure!(
+            shows || !mechanisms.contains(&Mechanism::External),
+            "{}: auth_mechanism external needs amqps:// and a certificate (rabbitmq.cert_file)",
+            uri.endpoint()
+        );
         Ok(rabbitmq::Connector {
-            tls: uri.tls.then(|| TlsVerification::Full(roots.clone())),
+            tls,
+            mechanisms,
             uri,
             password_file: rabbitmq.password_file.clone(),
             name: name.to_owned(),
@@ -267,4 +276,44 @@ fn brokers(config: &Config, route: &Route, name: &str, auto_setup: bool) -> anyh
     let mut connectors = connectors.collect::<anyhow::Result<Vec<_>>>()?.into_iter();
     let first = connectors.next().context("rabbitmq.uri is empty")?;
     Ok(Brokers::new(first, connectors))
+}
+
+/// How TLS is spoken with a broker: its URI's parameters win over the keys for all.
+fn broker_tls(uri: &BrokerUri, rabbitmq: &RabbitmqConfig) -> Option<TlsSettings> {
+    if !uri.tls {
+        return None;
+    }
+    let query = &uri.query;
+    let roots = query.ca_file.clone().or_else(|| rabbitmq.ca_file.clone());
+    let verification = match query.verify {
+        Some(false) => TlsVerification::None,
+        Some(true) | None => TlsVerification::Full(roots.map_or(RootSource::System, RootSource::File)),
+    };
+    // A pair comes whole from one place.
+    let certificate = match &query.cert_file {
+        Some(_) => (&query.cert_file, &query.key_file),
+        None => (&rabbitmq.cert_file, &rabbitmq.key_file),
+    };
+    let identity = match certificate {
+        (Some(certificate), Some(key)) => Some(Identity {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        }),
+        _ => None,
+    };
+    Some(TlsSettings {
+        verification,
+        identity,
+        server_name: query.server_name.clone(),
+    })
+}
+
+fn mechanisms(uri: &BrokerUri, by_key: AuthMechanism) -> Vec<Mechanism> {
+    if !uri.query.mechanisms.is_empty() {
+        return uri.query.mechanisms.clone();
+    }
+    vec![match by_key {
+        AuthMechanism::Plain => Mechanism::Plain,
+        AuthMechanism::External => Mechanism::External,
+    }]
 }

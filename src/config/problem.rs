@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::keys::Key;
+use super::key::Key;
 
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,4 +12,4 @@ pub use connect::Connector;
 pub use error::BrokerError;
 pub use link::{Link, LinkEvent};
 pub use topology::Exchange;
-pub use uri::{BrokerUri, UriError};
+pub use uri::{BrokerUri, Mechanism, UriError, UriQuery};

@@ -38,7 +38,7 @@ mod vhost;
 mod wait;
 mod watchdog;
 
-pub use certificates::Certificates;
+pub use certificates::{Authority, Certificates, Issued, KeyKind, Validity};
 pub use database::Database;
 pub use error::{Error, Result};
 pub use folder::Folder;
