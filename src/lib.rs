@@ -10,5 +10,6 @@ pub mod net;
 pub mod postgres;
 pub mod rabbitmq;
 pub mod relay;
+pub mod repeats;
 pub mod systemd;
 pub mod telemetry;

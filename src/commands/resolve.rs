@@ -14,8 +14,8 @@ use walrelay_engine::window::WindowLimits;
 
 use crate::cli::ReplayArgs;
 use crate::config::{
-    self, AuthMechanism, Config, ExchangeType, FailurePolicy, OnSlotLost, Ordering, OutboxConfig,
-    RabbitmqConfig, Validator,
+    self, AuthMechanism, Config, ConfigError, ExchangeType, FailurePolicy, OnSlotLost, Ordering,
+    OutboxConfig, RabbitmqConfig, Validator,
 };
 use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 use crate::postgres;
@@ -257,11 +257,13 @@ fn brokers(config: &Config, route: &Route, name: &str, auto_setup: bool) -> anyh
         let tls = broker_tls(&uri, rabbitmq);
         let mechanisms = mechanisms(&uri, rabbitmq.auth_mechanism);
         let shows = tls.as_ref().is_some_and(|tls| tls.identity.is_some());
-        anyhow::ensure!(
-            shows || !mechanisms.contains(&Mechanism::External),
-            "{}: auth_mechanism external needs amqps:// and a certificate (rabbitmq.cert_file)",
-            uri.endpoint()
-        );
+        if mechanisms.contains(&Mechanism::External) && !shows {
+            return Err(ConfigError::contradiction(format!(
+                "auth_mechanism external needs amqps:// and a certificate (rabbitmq.cert_file) at {}",
+                uri.endpoint()
+            ))
+            .into());
+        }
         Ok(rabbitmq::Connector {
             tls,
             mechanisms,

@@ -159,6 +159,15 @@ impl ConfigError {
     /// So many lines at most: what follows is mostly the consequence.
     const SHOWN: usize = 20;
 
+    /// A contradiction that shows only where the values are put to use.
+    #[must_use]
+    pub fn contradiction(text: String) -> Self {
+        Self(vec![Problem {
+            origin: None,
+            kind: ProblemKind::Contradiction(text),
+        }])
+    }
+
     /// Sorts the problems: by line within the file, then those of the environment and the flags.
     pub(super) fn new(mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| match &problem.origin {

@@ -125,9 +125,8 @@ impl Connector {
 impl ServerTry<'_> {
     /// Names our certificate where that is what the server has closed an encrypted session over.
     pub(super) fn explained(&self, error: Error) -> Error {
-        let (step, source) = match error {
-            Error::Io { step, source } => (step, source),
-            other => return other,
+        let Error::Io { step, source } = error else {
+            return error;
         };
         match TlsError::of_session(&self.endpoint(), source) {
             Ok(refusal) => refusal.into(),
@@ -179,7 +178,7 @@ impl ServerTry<'_> {
         let address = Some(socket.peer_addr().map_err(broke)?);
         let stream = match self.connector.target.tls() {
             None => Stream::Tcp(socket),
-            Some(settings) => self.negotiate(host, socket, &settings).await?,
+            Some(settings) => self.negotiate(host, socket, &settings, deadline).await?,
         };
         Ok((stream, address))
     }
@@ -189,6 +188,7 @@ impl ServerTry<'_> {
         host: &str,
         mut socket: TcpStream,
         settings: &TlsSettings,
+        deadline: Instant,
     ) -> Result<Stream, Error> {
         let broke = |source| Error::Io {
             step: Step::Connect,
@@ -202,7 +202,13 @@ impl ServerTry<'_> {
             return Err(Error::Closed { step: Step::Connect });
         }
         match answer {
-            [b'S'] => Ok(tls::handshake(settings, host, socket).await?),
+            [b'S'] => {
+                let shaken = timeout_at(deadline, tls::handshake(settings, host, socket)).await;
+                let silent = Err(Error::Deadline {
+                    step: Step::TlsHandshake,
+                });
+                shaken.map_or(silent, |shaken| Ok(shaken?))
+            }
             [b'N'] if self.connector.target.sslmode == SslMode::Prefer => Ok(Stream::Tcp(socket)),
             [b'N'] => Err(Error::TlsRefused {
                 endpoint: self.endpoint(),

@@ -19,6 +19,7 @@ use super::task::poll_task;
 use crate::fault::{Fault, FaultKind};
 use crate::postgres::marks::{self, MarkStream, Refusal, TablePlan};
 use crate::postgres::{Error, KeptSession, settled};
+use crate::repeats::{Repeats, Telling};
 
 /// What is known of the tables, for as long as nothing speaks against it.
 #[derive(Debug, Clone)]
@@ -77,6 +78,7 @@ pub(super) struct Marker {
     sweep: Sweep,
     /// What keeps a sweep from being made.
     sweep_fault: Option<Fault>,
+    told: Repeats<Fault>,
     status: MarkStatus,
 }
 
@@ -92,6 +94,7 @@ impl Marker {
             is_outdated: false,
             sweep: Sweep::new(now),
             sweep_fault: None,
+            told: Repeats::default(),
             status: MarkStatus::default(),
         }
     }
@@ -223,13 +226,23 @@ impl Marker {
         faults.extend(refusals.map(|refusal| Fault::new(refusal.kind(), refusal)));
         for fault in &faults {
             let (cause, error, remedy) = (fault.kind.label(), fault.message.as_str(), fault.kind.remedy());
-            if self.status.degraded.iter().any(|known| known == fault) {
-                tracing::debug!(cause, error, "rows are not marked, as before");
-            } else {
-                tracing::warn!(cause, error, remedy, "rows are not marked");
+            match self.told.note(fault.clone(), Instant::now()) {
+                Telling::News => tracing::warn!(cause, error, remedy, "rows are not marked"),
+                Telling::Repeated { repeated, seconds } => {
+                    tracing::warn!(
+                        cause,
+                        error,
+                        remedy,
+                        repeated,
+                        seconds,
+                        "rows are still not marked"
+                    );
+                }
+                Telling::Quiet => tracing::debug!(cause, error, "rows are not marked, as before"),
             }
         }
         if faults.is_empty() && !self.status.degraded.is_empty() {
+            self.told.over();
             tracing::info!("rows are marked again");
         }
         self.status.degraded = faults;

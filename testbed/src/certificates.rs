@@ -133,6 +133,19 @@ impl Authority {
         self.issue(params)
     }
 
+    /// As [`client`](Self::client), with an organisation in the subject, by which a server's list tells it from another.
+    ///
+    /// # Errors
+    /// As [`client`](Self::client).
+    pub fn client_of(&self, organisation: &str, user: &str) -> Result<Issued> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        let name = &mut params.distinguished_name;
+        name.push(DnType::OrganizationName, organisation);
+        name.push(DnType::CommonName, user);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(params)
+    }
+
     fn issue(&self, params: CertificateParams) -> Result<Issued> {
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;

@@ -274,7 +274,7 @@ async fn a_broker_that_goes_away_in_the_tls_handshake_is_unreachable_and_a_missi
             FaultKind::BrokerTls,
         ),
     ] {
-        connector.tls = Some(verification);
+        connector.tls = Some(verification.into());
         let accept = async { broker.accept_silent().await?.read_some().await };
         let (result, accepted) = tokio::join!(connector.connect(), accept);
         accepted?;
