@@ -48,6 +48,7 @@ mod source;
 mod standby;
 mod stop;
 mod systemd;
+mod tracing;
 mod wait;
 mod world;
 mod writer;
