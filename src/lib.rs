@@ -7,6 +7,8 @@ pub mod config;
 pub mod credential;
 pub mod fault;
 pub mod net;
+#[cfg(feature = "otel")]
+pub mod otel;
 pub mod postgres;
 pub mod rabbitmq;
 pub mod relay;

@@ -39,6 +39,7 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("postgres.publication", check::<PublicationName>),
     ("postgres.ignore_tables", check::<QualifiedTable>),
     ("outbox.table", check::<QualifiedTable>),
+    ("otel.endpoint", check_otel_endpoint),
     ("rabbitmq.uri", |text| Ok(BrokerUri::parse(text).map(drop)?)),
     ("rabbitmq.exchange", |text| Ok(Template::parse(text).map(drop)?)),
     (
@@ -52,6 +53,17 @@ fn check<T: std::str::FromStr<Err: Error + Send + Sync + 'static>>(
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     text.parse::<T>()?;
     Ok(())
+}
+
+#[cfg(feature = "otel")]
+fn check_otel_endpoint(endpoint: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    Ok(crate::otel::traces_url(endpoint).map(drop)?)
+}
+
+/// A key that would have no effect is an error.
+#[cfg(not(feature = "otel"))]
+fn check_otel_endpoint(_endpoint: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    Err("this walrelay was built without the cargo feature otel (cargo build --features otel)".into())
 }
 
 /// PostgreSQL's side, as every command that talks to it needs it.
@@ -145,6 +157,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         retention,
         shutdown_grace: delivery.shutdown_grace,
         exit_on_halt,
+        spans: None,
     })
 }
 

@@ -350,6 +350,12 @@ pub static KEYS: &[Key] = &[
         "a file that holds the token asked for at /metrics, /status and the page",
     ),
     key(
+        "otel.endpoint",
+        Kind::Text,
+        Presence::Optional,
+        "an OpenTelemetry collector that takes OTLP over HTTP, for a span of each publish; needs the cargo feature otel",
+    ),
+    key(
         "log.format",
         Kind::Choice(&["text", "json"]),
         Presence::Default("text"),

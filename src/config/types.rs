@@ -29,6 +29,8 @@ pub struct Config {
     pub recovery: RecoveryConfig,
     /// The HTTP endpoint.
     pub admin: AdminConfig,
+    /// Spans.
+    pub otel: OtelConfig,
     /// Log lines.
     pub log: LogConfig,
 }
@@ -143,6 +145,13 @@ pub struct AdminConfig {
     pub listen: SocketAddr,
     /// Holds the token that whoever looks has to bring, where there is one.
     pub token_file: Option<PathBuf>,
+}
+
+/// `[otel]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtelConfig {
+    /// The URL of a collector, as written.
+    pub endpoint: Option<String>,
 }
 
 /// `[log]`
@@ -315,6 +324,9 @@ impl Config {
             admin: AdminConfig {
                 listen: values.required("admin.listen")?,
                 token_file: values.optional("admin.token_file"),
+            },
+            otel: OtelConfig {
+                endpoint: values.optional("otel.endpoint"),
             },
             log: LogConfig {
                 format: values.required("log.format")?,

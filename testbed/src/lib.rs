@@ -15,6 +15,7 @@
 
 mod account;
 mod certificates;
+mod collector;
 mod database;
 mod epmd;
 mod error;
@@ -39,6 +40,7 @@ mod wait;
 mod watchdog;
 
 pub use certificates::{Authority, Certificates, Issued, KeyKind, Validity};
+pub use collector::{Collector, ExportRequest};
 pub use database::Database;
 pub use error::{Error, Result};
 pub use folder::Folder;

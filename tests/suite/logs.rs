@@ -56,7 +56,7 @@ async fn every_line_is_one_object_without_payload_or_secret() -> Result<()> {
     relay.wait_exit(LONG).await?;
 
     let log = relay.log();
-    ensure!(log.len() > 20, "only {} lines", log.len());
+    ensure!(log.len() > 10, "only {} lines", log.len());
     for line in &log {
         let object: Value = serde_json::from_str(line).with_context(|| format!("not JSON: {line}"))?;
         for key in ["timestamp", "level", "target", "message"] {

@@ -13,6 +13,7 @@ fn without_anything_set_the_defaults_hold() {
         delivery,
         recovery,
         admin,
+        otel,
         log,
     } = loaded(URLS, &Sources::default()).config;
     assert_eq!(
@@ -56,6 +57,9 @@ fn without_anything_set_the_defaults_hold() {
     };
     assert_eq!(delivery, expected);
     assert_eq!(recovery.on_slot_lost, OnSlotLost::Halt);
+    assert_eq!(otel.endpoint, None);
+    assert_eq!(rabbitmq.auth_mechanism, AuthMechanism::Plain);
+    assert_eq!((rabbitmq.cert_file, rabbitmq.key_file), (None, None));
     assert_eq!(admin.listen.to_string(), "127.0.0.1:10187");
     assert_eq!(
         (log.format, log.level.to_string()),
