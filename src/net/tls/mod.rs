@@ -11,7 +11,6 @@ mod verifier;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
 use tokio::net::TcpStream;
@@ -23,7 +22,7 @@ pub(super) use self::end_point::server_end_point;
 pub use error::TlsError;
 pub use identity::{Identity, IdentityError};
 pub use roots::{RootSource, RootsError};
-use verifier::Lenient;
+use verifier::Verifier;
 
 /// How far a server's certificate is checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,21 +90,18 @@ fn client_config(settings: &TlsSettings) -> Result<Arc<ClientConfig>, TlsError> 
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Setup)?;
-    let lenient = |provider: &Arc<CryptoProvider>, roots| {
-        Arc::new(Lenient {
-            provider: Arc::clone(provider),
+    let (roots, checks_name) = match &settings.verification {
+        TlsVerification::None => (None, false),
+        TlsVerification::Chain(source) => (Some(source.load()?), false),
+        TlsVerification::Full(source) => (Some(source.load()?), true),
+    };
+    let builder = builder
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Verifier {
+            provider: Arc::clone(&provider),
             roots,
-        })
-    };
-    let builder = match &settings.verification {
-        TlsVerification::Full(source) => builder.with_root_certificates(source.load()?),
-        TlsVerification::Chain(source) => builder
-            .dangerous()
-            .with_custom_certificate_verifier(lenient(&provider, Some(source.load()?))),
-        TlsVerification::None => builder
-            .dangerous()
-            .with_custom_certificate_verifier(lenient(&provider, None)),
-    };
+            checks_name,
+        }));
     let config = match &settings.identity {
         Some(identity) => {
             let certified = identity.load(&provider)?;

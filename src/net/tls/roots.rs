@@ -67,7 +67,7 @@ pub enum RootsError {
 
 impl RootSource {
     /// Reads the roots.
-    pub(super) fn load(&self) -> Result<RootCertStore, RootsError> {
+    pub(super) fn load(&self) -> Result<Roots, RootsError> {
         match self {
             Self::System => system_roots(),
             Self::File(path) => file_roots(path.clone()),
@@ -75,30 +75,42 @@ impl RootSource {
     }
 }
 
-fn system_roots() -> Result<RootCertStore, RootsError> {
+/// Trusted roots.
+#[derive(Debug)]
+pub(super) struct Roots {
+    pub(super) store: RootCertStore,
+    /// The certificates of the file, where one was named.
+    pub(super) named: Vec<CertificateDer<'static>>,
+}
+
+fn system_roots() -> Result<Roots, RootsError> {
     let loaded = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    let (usable, _) = roots.add_parsable_certificates(loaded.certs);
+    let mut store = RootCertStore::empty();
+    let (usable, _) = store.add_parsable_certificates(loaded.certs);
     if usable == 0 {
         return Err(RootsError::System {
             source: loaded.errors.into_iter().next(),
         });
     }
-    Ok(roots)
+    Ok(Roots {
+        store,
+        named: Vec::new(),
+    })
 }
 
-fn file_roots(path: PathBuf) -> Result<RootCertStore, RootsError> {
+fn file_roots(path: PathBuf) -> Result<Roots, RootsError> {
     let bytes = match credential::read(&path) {
         Ok(bytes) => bytes,
         Err(source) => return Err(RootsError::Unreadable { path, source }),
     };
-    let mut roots = RootCertStore::empty();
+    let (mut store, mut named) = (RootCertStore::empty(), Vec::new());
     for (index, certificate) in CertificateDer::pem_slice_iter(&bytes).enumerate() {
         let certificate = match certificate {
             Ok(certificate) => certificate,
             Err(source) => return Err(RootsError::Malformed { path, source }),
         };
-        if let Err(source) = roots.add(certificate) {
+        named.push(certificate.clone());
+        if let Err(source) = store.add(certificate) {
             return Err(RootsError::Unusable {
                 path,
                 number: index + 1,
@@ -106,17 +118,17 @@ fn file_roots(path: PathBuf) -> Result<RootCertStore, RootsError> {
             });
         }
     }
-    if roots.is_empty() {
+    if store.is_empty() {
         return Err(RootsError::Empty { path });
     }
-    Ok(roots)
+    Ok(Roots { store, named })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn roots_from(content: &str) -> Result<RootCertStore, RootsError> {
+    fn roots_from(content: &str) -> Result<Roots, RootsError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("root.crt");
         std::fs::write(&path, content).unwrap();

@@ -231,6 +231,53 @@ async fn a_server_that_falls_silent_in_the_tls_handshake_is_left() -> Result<()>
     Ok(())
 }
 
+#[tokio::test]
+async fn password_and_authority_are_rotated_while_the_relay_runs() -> Result<()> {
+    const RENEWED: &str = "renewed-not-to-be-told";
+    let world = World::new().await?;
+    let certificates = Certificates::for_names(&["localhost"])?;
+    let options = PostgresOptions::default()
+        .tls(&certificates)
+        .hba("host all by_scram 127.0.0.1/32 scram-sha-256");
+    let postgres = Postgres::start(options).await?;
+    create_roles(&postgres).await?;
+    let folder = Folder::new("rotated-")?;
+    let authority = folder.write("ca.pem", &std::fs::read_to_string(certificates.ca_path())?, 0o644)?;
+    let password = folder.write("password", SECRET, 0o600)?;
+    let settings = format!(
+        "user=by_scram sslmode=verify-full channel_binding=require sslrootcert={}",
+        authority.display()
+    );
+    let mut stage = Stage::on(&postgres, &certificates, &world, &settings).await?;
+    let password = password.to_string_lossy().into_owned();
+    stage
+        .relay
+        .reconfigure(|relay| relay.text("postgres.password_file", &password))?;
+    stage.delivers(&world).await?;
+
+    let client = stage.database.client().await?;
+    let before = stage.pid(&client).await?;
+    let renewed = Authority::new("renewed")?;
+    postgres.show_certificate(&renewed.server(&["localhost"])?)?;
+    folder.write("ca.pem", &std::fs::read_to_string(renewed.ca_path())?, 0o644)?;
+    let alter = format!("alter role by_scram password '{RENEWED}'; select pg_reload_conf()");
+    client.batch_execute(&alter).await?;
+    folder.write("password", &format!("{RENEWED}\n"), 0o600)?;
+    client
+        .query_one("select pg_terminate_backend($1)", &[&before])
+        .await?;
+    eventually_some("a session by the new secrets", LONG, async || {
+        match stage.pid(&client).await {
+            Ok(Some(pid)) if Some(pid) != before => Some(Ok(())),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        }
+    })
+    .await??;
+    stage.relay.wait_ready(LONG).await?;
+    tells_no(RENEWED, &stage.relay).await
+}
+
 /// `credential:NAME` and a password in the environment.
 #[tokio::test]
 async fn a_password_comes_from_a_credential_or_the_environment() -> Result<()> {
@@ -347,6 +394,12 @@ impl Stage {
 
     async fn complains(&mut self, cause: &str, words: &[&str]) -> Result<()> {
         complains(&mut self.relay, Part::Database, cause, words).await
+    }
+
+    /// The server's process that streams.
+    async fn pid(&self, client: &Client) -> Result<Option<i32>> {
+        let sql = "select active_pid from pg_replication_slots where slot_name = $1";
+        Ok(client.query_one(sql, &[&self.database.name()]).await?.get(0))
     }
 
     /// The serial number of the certificate that the stream's session has shown.
