@@ -184,6 +184,89 @@ impl Flow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Lsn;
+    use crate::amqp::{HeaderParts, MessageParts, Origin};
+    use crate::trace::{TraceContext, TraceValue};
+
+    const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+
+    fn message(traceparent: &str) -> Message {
+        let parts = MessageParts {
+            exchange: "outbox",
+            routing_key: "order.placed",
+            mandatory: true,
+            persistent: true,
+            message_id: "2f1c",
+            message_type: "placed",
+            content_type: "application/json",
+            timestamp: 0,
+            app_id: "",
+            headers: HeaderParts {
+                aggregate_type: "order",
+                aggregate_id: "42",
+                origin: Origin::Stream {
+                    commit_lsn: Lsn::new(1),
+                    tx_seq: 0,
+                    backfill: false,
+                },
+                trace: TraceContext {
+                    traceparent: TraceValue::of_column(traceparent.as_bytes()),
+                    tracestate: TraceValue::of_column(b"a=1"),
+                },
+            },
+        };
+        Message::encode(&mut Vec::new(), &parts, b"{}").unwrap()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "an origin for the test's own time")]
+    fn origin() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn a_span_lasts_from_the_sending_to_the_answer() {
+        let (mut spans, sent) = (Spans::default(), origin());
+        let answered = sent + std::time::Duration::from_millis(5);
+        for (seq, traceparent) in [(7, SAMPLED), (8, UNSAMPLED), (9, "nonsense"), (10, SAMPLED)] {
+            spans.sent(seq, &message(traceparent), sent);
+        }
+        spans.answered(8, Ending::Confirmed, answered);
+        assert!(spans.ended.is_empty());
+        spans.answered(10, Ending::Nacked, answered);
+        spans.link_lost();
+        let [nacked, lost] = spans.ended.make_contiguous() else {
+            panic!("not two")
+        };
+        assert_eq!(
+            (nacked.sent, nacked.ended, nacked.ending),
+            (sent, answered, Ending::Nacked)
+        );
+        assert_eq!(
+            (
+                &*nacked.exchange,
+                &*nacked.routing_key,
+                &*nacked.message_id,
+                &*nacked.tracestate
+            ),
+            ("outbox", "order.placed", "2f1c", "a=1")
+        );
+        assert_eq!(lost.ending, Ending::Unanswered);
+        // Sent again over the next link, it is a span of its own.
+        spans.sent(7, &message(SAMPLED), answered);
+        assert_eq!(spans.open.len(), 1);
+    }
+
+    #[test]
+    fn what_nobody_takes_does_not_fill_the_memory() {
+        let (mut spans, now) = (Spans::default(), origin());
+        let message = message(SAMPLED);
+        for seq in 0..3000 {
+            spans.sent(seq, &message, now);
+            spans.answered(seq, Ending::Confirmed, now);
+        }
+        assert_eq!((spans.ended.len(), spans.dropped), (LIMIT, 3000 - LIMIT as u64));
+    }
 
     #[test]
     fn a_traceparent_is_read_as_the_standard_says() {
