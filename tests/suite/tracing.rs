@@ -70,7 +70,9 @@ async fn a_dead_letter_that_is_delivered_keeps_its_trace() -> Result<()> {
         .await?;
     world.vhost.bind(QUEUE, EXCHANGE, "nobody.#").await?;
     let recorder = world.recorder().await?;
-    let output = relay.run_command(&["dead-letters", "retry", "--yes"]).await?;
+    let output = relay
+        .run_command(&["dead-letters", "retry", "--all", "--yes"])
+        .await?;
     assert_eq!(output.code(), Some(0), "{output:?}");
     let came = recorder.wait_for(1, LONG).await?;
     assert_eq!(trace(&came[0]), (Some(PARENT), None));
