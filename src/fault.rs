@@ -135,10 +135,13 @@ fault_kinds! {
         "raise max_connections and max_wal_senders, or end connections that are not needed";
     /// Password or role refused, or no pg_hba.conf line for us (28P01, 28000).
     DatabaseAuthentication: Unavailable, "database_authentication",
-        "check the user of postgres.url, its password (postgres.password_file), and pg_hba.conf";
+        "check the user of postgres.url, its password (postgres.password_file) or certificate (sslcert), and pg_hba.conf";
     /// The TLS handshake with PostgreSQL failed, or the server offers none.
     DatabaseTls: Unavailable, "database_tls",
         "check sslmode and sslrootcert of postgres.url against the server's certificate";
+    /// Our certificate or its key cannot be used, or PostgreSQL does not take it.
+    DatabaseClientCertificate: Unavailable, "database_client_certificate",
+        "check sslcert and sslkey of postgres.url, and which authority the server asks for (ssl_ca_file)";
     /// The server stayed silent beyond its deadline.
     DatabaseSilent: Unavailable, "database_silent",
         "check the network between walrelay and PostgreSQL";
@@ -276,6 +279,9 @@ fault_kinds! {
     /// The TLS handshake with RabbitMQ failed.
     BrokerTls: Unavailable, "broker_tls",
         "check rabbitmq.ca_file and the host name of rabbitmq.uri against the broker's certificate";
+    /// Our certificate or its key cannot be used, or RabbitMQ does not take it.
+    BrokerClientCertificate: Unavailable, "broker_client_certificate",
+        "check rabbitmq.cert_file and rabbitmq.key_file, and which authority the broker asks for (ssl_options.cacertfile)";
     /// The virtual host does not exist or is closed to this user (530).
     BrokerVhost: Halted, "broker_vhost",
         "create the virtual host and give the user permissions on it, or correct rabbitmq.uri";

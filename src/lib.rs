@@ -4,10 +4,14 @@ pub mod admin;
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod credential;
 pub mod fault;
 pub mod net;
+#[cfg(feature = "otel")]
+pub mod otel;
 pub mod postgres;
 pub mod rabbitmq;
 pub mod relay;
+pub mod repeats;
 pub mod systemd;
 pub mod telemetry;

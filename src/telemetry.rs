@@ -75,6 +75,8 @@ fn log_panic(info: &PanicHookInfo<'_>) {
 }
 
 #[cfg(test)]
+mod messages;
+#[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::sync::{Arc, Mutex};

@@ -3,6 +3,7 @@
 use crate::amqp::EncodeError;
 use crate::pgoutput::{Relation, Tuple, Value};
 use crate::route::{BoundTemplate, RenderError, Template};
+use crate::trace::{TraceColumns, TraceContext};
 
 /// Oids of the built-in types that a payload may have; fixed in PostgreSQL's `pg_type.dat`.
 mod type_oid {
@@ -215,6 +216,7 @@ pub struct Mapping {
     payload: usize,
     payload_type: PayloadType,
     sent_at: Option<usize>,
+    trace: TraceColumns,
     exchange: BoundTemplate,
     routing_key: BoundTemplate,
 }
@@ -321,6 +323,7 @@ impl Mapping {
                 type_oid,
             })?,
             sent_at: index_of("sent_at"),
+            trace: TraceColumns::bind(index_of),
             exchange: bind(&route.exchange, "rabbitmq.exchange")?,
             routing_key: bind(&route.routing_key, "rabbitmq.routing_key")?,
         })
@@ -376,6 +379,12 @@ impl Mapping {
             event_type: filled_text(row, self.event_type, "event_type")?,
             payload,
         })
+    }
+
+    /// The trace that the row names.
+    #[must_use]
+    pub fn trace<'a>(&self, row: &Tuple<'a>) -> TraceContext<'a> {
+        self.trace.of(row)
     }
 
     /// Renders the exchange for a row into `out`, which is cleared first.

@@ -1,6 +1,8 @@
 //! Who may look: everybody who can connect, or whoever knows the token of `admin.token_file`.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -9,24 +11,49 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::credential;
+use crate::repeats::{Repeats, Telling};
+
 /// The file that holds the token, where there is one.
 #[derive(Debug, Clone)]
 pub(super) struct Access {
-    pub(super) token_file: Option<PathBuf>,
+    token_file: Option<PathBuf>,
+    /// Anybody can ask as often as they like.
+    told: Arc<Mutex<Repeats<()>>>,
+}
+
+impl Access {
+    pub(super) fn new(token_file: Option<PathBuf>) -> Self {
+        Self {
+            token_file,
+            told: Arc::default(),
+        }
+    }
+
+    fn tell_unreadable(&self, error: &std::io::Error) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        match told.note((), Instant::now()) {
+            Telling::News => tracing::warn!(error = %error, "cannot read admin.token_file"),
+            Telling::Repeated { repeated, seconds } => {
+                tracing::warn!(error = %error, repeated, seconds, "still cannot read admin.token_file");
+            }
+            Telling::Quiet => {}
+        }
+    }
 }
 
 /// Lets a request pass that brings the token, as `Authorization: Bearer TOKEN` or, for browsers, as the password of
 /// `Authorization: Basic`.
 pub(super) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
-    let Some(path) = access.token_file else {
+    let Some(path) = access.token_file.clone() else {
         return next.run(request).await;
     };
     // Read each time, so that it can be changed while running; in a thread, since the disk may be slow.
-    let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(path));
+    let read = tokio::task::spawn_blocking(move || credential::read_text(&path));
     let token = match read.await.map_err(std::io::Error::from).flatten() {
         Ok(token) => token,
         Err(error) => {
-            tracing::warn!(error = %error, "cannot read admin.token_file");
+            access.tell_unreadable(&error);
             return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         }
     };

@@ -112,6 +112,11 @@ impl Collector for Snapshot {
                 marks.late,
             ),
             (
+                "spans_dropped",
+                "Spans of publishes that there was no room for",
+                status.spans_dropped,
+            ),
+            (
                 "transactions",
                 "Transactions received whole",
                 counters.transactions,

@@ -64,7 +64,7 @@ pub async fn listen(address: SocketAddr) -> TcpListener {
 pub async fn serve(listener: TcpListener, status: Watched, token_file: Option<PathBuf>) -> io::Result<()> {
     let (history, samples) = watch::channel(History::default());
     tokio::spawn(history::sample(status.clone(), history));
-    let guard = middleware::from_fn_with_state(Access { token_file }, access::guard);
+    let guard = middleware::from_fn_with_state(Access::new(token_file), access::guard);
     let router = Router::new()
         .route("/", get(page))
         .route("/status", get(status_json))

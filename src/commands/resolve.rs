@@ -15,15 +15,16 @@ use walrelay_engine::window::WindowLimits;
 use super::WrongUsage;
 use crate::cli::ReplayArgs;
 use crate::config::{
-    self, Agreement, Config, ExchangeType, FailurePolicy, OnSlotLost, Ordering, OutboxConfig, Validator,
+    self, Agreement, AuthMechanism, Config, ConfigError, ExchangeType, FailurePolicy, OnSlotLost, Ordering,
+    OutboxConfig, RabbitmqConfig, Validator,
 };
-use crate::net::tls::{RootSource, TlsVerification};
+use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 use crate::postgres;
 use crate::postgres::rows::Filter;
 use crate::postgres::{
     ConnectTarget, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source, StartOptions, UrlError,
 };
-use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange};
+use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange, Mechanism};
 use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings};
 
 /// The time for connecting to the broker, all steps together.
@@ -39,6 +40,7 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("postgres.publication", check::<PublicationName>),
     ("postgres.ignore_tables", check::<QualifiedTable>),
     ("outbox.table", check::<QualifiedTable>),
+    ("otel.endpoint", check_otel_endpoint),
     ("rabbitmq.uri", |text| Ok(BrokerUri::parse(text).map(drop)?)),
     ("rabbitmq.exchange", |text| Ok(Template::parse(text).map(drop)?)),
     (
@@ -63,10 +65,23 @@ fn check<T: std::str::FromStr<Err: Error + Send + Sync + 'static>>(
     Ok(())
 }
 
+#[cfg(feature = "otel")]
+fn check_otel_endpoint(endpoint: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    Ok(crate::otel::traces_url(endpoint).map(drop)?)
+}
+
+/// A key that would have no effect is an error.
+#[cfg(not(feature = "otel"))]
+fn check_otel_endpoint(_endpoint: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    Err("this walrelay was built without the cargo feature otel (cargo build --features otel)".into())
+}
+
 /// PostgreSQL's side, as every command that talks to it needs it.
 pub(super) fn database(config: &Config) -> anyhow::Result<(postgres::Connector, Source)> {
     let postgres = &config.postgres;
-    let mut connector = postgres::Connector::new(postgres.url.expose_secret().parse()?);
+    let mut target: ConnectTarget = postgres.url.expose_secret().parse()?;
+    target.password = postgres.password.clone().or(target.password);
+    let mut connector = postgres::Connector::new(target);
     if let Some(path) = &postgres.password_file {
         connector = connector.with_password_file(path.clone());
     }
@@ -168,6 +183,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         retention,
         shutdown_grace: delivery.shutdown_grace,
         exit_on_halt,
+        spans: None,
     })
 }
 
@@ -268,10 +284,6 @@ fn ignored_table(table: &QualifiedTable) -> IgnoredTable {
 
 fn brokers(config: &Config, route: &Route, name: &str, auto_setup: bool) -> anyhow::Result<Brokers> {
     let rabbitmq = &config.rabbitmq;
-    let roots = rabbitmq
-        .ca_file
-        .clone()
-        .map_or(RootSource::System, RootSource::File);
     let declare = rabbitmq.declare.or(auto_setup.then_some(ExchangeType::Topic));
     // An exchange with a column in its name is known only when an event comes.
     let exchange = route.exchange.as_constant().map(|name| Exchange {
@@ -279,9 +291,21 @@ fn brokers(config: &Config, route: &Route, name: &str, auto_setup: bool) -> anyh
         declare: declare.map(|kind| kind.as_str().to_owned()),
     });
     let connectors = rabbitmq.uris.iter().map(|uri| {
-        let uri = BrokerUri::parse(uri.expose_secret())?;
+        let mut uri = BrokerUri::parse(uri.expose_secret())?;
+        uri.password = rabbitmq.password.clone().or(uri.password);
+        let tls = broker_tls(&uri, rabbitmq);
+        let mechanisms = mechanisms(&uri, rabbitmq.auth_mechanism);
+        let shows = tls.as_ref().is_some_and(|tls| tls.identity.is_some());
+        if mechanisms.contains(&Mechanism::External) && !shows {
+            return Err(ConfigError::contradiction(format!(
+                "auth_mechanism external needs amqps:// and a certificate (rabbitmq.cert_file) at {}",
+                uri.endpoint()
+            ))
+            .into());
+        }
         Ok(rabbitmq::Connector {
-            tls: uri.tls.then(|| TlsVerification::Full(roots.clone())),
+            tls,
+            mechanisms,
             uri,
             password_file: rabbitmq.password_file.clone(),
             name: name.to_owned(),
@@ -293,4 +317,44 @@ fn brokers(config: &Config, route: &Route, name: &str, auto_setup: bool) -> anyh
     let mut connectors = connectors.collect::<anyhow::Result<Vec<_>>>()?.into_iter();
     let first = connectors.next().context("rabbitmq.uri is empty")?;
     Ok(Brokers::new(first, connectors))
+}
+
+/// How TLS is spoken with a broker: its URI's parameters win over the keys for all.
+fn broker_tls(uri: &BrokerUri, rabbitmq: &RabbitmqConfig) -> Option<TlsSettings> {
+    if !uri.tls {
+        return None;
+    }
+    let query = &uri.query;
+    let roots = query.ca_file.clone().or_else(|| rabbitmq.ca_file.clone());
+    let verification = match query.verify {
+        Some(false) => TlsVerification::None,
+        Some(true) | None => TlsVerification::Full(roots.map_or(RootSource::System, RootSource::File)),
+    };
+    // A pair comes whole from one place.
+    let certificate = match &query.cert_file {
+        Some(_) => (&query.cert_file, &query.key_file),
+        None => (&rabbitmq.cert_file, &rabbitmq.key_file),
+    };
+    let identity = match certificate {
+        (Some(certificate), Some(key)) => Some(Identity {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        }),
+        _ => None,
+    };
+    Some(TlsSettings {
+        verification,
+        identity,
+        server_name: query.server_name.clone(),
+    })
+}
+
+fn mechanisms(uri: &BrokerUri, by_key: AuthMechanism) -> Vec<Mechanism> {
+    if !uri.query.mechanisms.is_empty() {
+        return uri.query.mechanisms.clone();
+    }
+    vec![match by_key {
+        AuthMechanism::Plain => Mechanism::Plain,
+        AuthMechanism::External => Mechanism::External,
+    }]
 }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::{Exit, block_on, resolve};
 use crate::admin;
 use crate::cli::RunArgs;
-use crate::config::Loaded;
+use crate::config::{Config, Loaded};
 use crate::fault::chain;
 use crate::relay::{self, Ending, RelaySettings, Status};
 use crate::systemd;
@@ -19,12 +19,41 @@ use crate::systemd;
 pub(super) fn execute(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let config = &loaded.config;
     let settings = resolve::relay(config, args.auto_setup, args.exit_on_halt)?;
-    block_on(async {
-        let listen = config.admin.listen;
-        let token_file = config.admin.token_file.clone();
-        tracing::info!(version = env!("CARGO_PKG_VERSION"), slot = config.postgres.slot, admin = %listen, "starting");
-        Box::pin(serve(settings, listen, token_file)).await
+    exporting_spans(config, settings, |settings| {
+        block_on(async {
+            let listen = config.admin.listen;
+            let token_file = config.admin.token_file.clone();
+            tracing::info!(version = env!("CARGO_PKG_VERSION"), slot = config.postgres.slot, admin = %listen, "starting");
+            Box::pin(serve(settings, listen, token_file)).await
+        })
     })?
+}
+
+/// Runs the relay with its spans going to the collector that is configured, if one is.
+#[cfg(feature = "otel")]
+fn exporting_spans<T>(
+    config: &Config,
+    mut settings: RelaySettings,
+    run: impl FnOnce(RelaySettings) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let Some(endpoint) = &config.otel.endpoint else {
+        return run(settings);
+    };
+    let (sender, exporter) = crate::otel::start(endpoint, &config.postgres.slot)?;
+    settings.spans = Some(sender);
+    let result = run(settings);
+    exporter.finish();
+    result
+}
+
+/// Without the feature there is no collector.
+#[cfg(not(feature = "otel"))]
+fn exporting_spans<T>(
+    _config: &Config,
+    settings: RelaySettings,
+    run: impl FnOnce(RelaySettings) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    run(settings)
 }
 
 async fn serve(

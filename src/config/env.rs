@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::fmt;
 
-use super::keys::{KEYS, Key};
+use super::key::Key;
+use super::keys::KEYS;
 use super::layers::{Layer, Setting};
 use super::problem::{Origin, Problem, ProblemKind};
 use super::suggest;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{Key, OUTBOX};
+use super::key::{Key, OUTBOX};
 use super::layers::{Entry, Layer, Setting};
 use super::problem::{Origin, Problem, ProblemKind};
 use super::suggest;

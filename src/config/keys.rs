@@ -2,83 +2,11 @@
 
 use std::time::Duration;
 
-use super::rules::{Rule, heartbeat, not_empty, publication_name, short_text, slot_name};
-
-/// The section that may occur several times, as `[[outbox]]`.
-pub(super) const OUTBOX: &str = "outbox";
-
-/// One setting that walrelay knows.
-#[derive(Debug)]
-pub struct Key {
-    /// Where it stands in the file, as `postgres.url`.
-    pub path: &'static str,
-    /// What its value must be.
-    pub kind: Kind,
-    /// What holds when nobody sets it.
-    pub presence: Presence,
-    /// Whether its value may carry a password, so that nothing may print it.
-    pub secret: bool,
-    /// What the value must fulfil beyond its kind; the error completes "must be ...".
-    pub check: Option<Rule>,
-    /// One line on what it is for.
-    pub help: &'static str,
-}
-
-/// What a key's value must be.
-#[derive(Debug, Clone, Copy)]
-pub enum Kind {
-    /// Any text.
-    Text,
-    /// One text or a list of texts; in a variable or a flag, with commas between them.
-    Texts,
-    /// Text with `{placeholders}`; its own module parses it.
-    Template,
-    /// A path, relative to the current folder; never empty.
-    Path,
-    /// A duration in humantime's syntax ("10s", "100ms"), from `min` to `max`.
-    Duration {
-        /// The shortest that is allowed.
-        min: Duration,
-        /// The longest that is allowed.
-        max: Duration,
-    },
-    /// A number of bytes, plain or in bytesize's syntax ("32MiB"), from `min` to `max`.
-    Size {
-        /// The smallest that is allowed.
-        min: u64,
-        /// The largest that is allowed.
-        max: u64,
-    },
-    /// A whole number from `min` to `max`.
-    Integer {
-        /// The smallest that is allowed.
-        min: u64,
-        /// The largest that is allowed.
-        max: u64,
-    },
-    /// `true` or `false`.
-    Boolean,
-    /// One of these words.
-    Choice(&'static [&'static str]),
-    /// An IP address and port.
-    Address,
-    /// A level, or levels by target (see [`LogLevels`](super::LogLevels)).
-    LogLevels,
-}
+use super::key::{Key, Kind, Presence};
+use super::rules::{heartbeat, not_empty, publication_name, short_text, slot_name};
 
 /// What can be done with an event that cannot be delivered.
 const POLICIES: &[&str] = &["hold", "dead_letter", "discard"];
-
-/// What holds when nobody sets a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Presence {
-    /// Then this value, in the form of an environment variable's text.
-    Default(&'static str),
-    /// Then the setting is off, or found out at run time.
-    Optional,
-    /// Then nothing can start.
-    Required,
-}
 
 /// A day: no wait is longer, so that no sum of an instant and a setting can overflow.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
@@ -116,6 +44,15 @@ pub static KEYS: &[Key] = &[
         Presence::Optional,
         "a file that holds the database password, read at every connect",
     ),
+    Key {
+        check: Some(not_empty),
+        ..key(
+            "postgres.password",
+            Kind::Password,
+            Presence::Optional,
+            "the database password; for the environment, in a file password_file is safer",
+        )
+    },
     Key {
         check: Some(slot_name),
         ..key(
@@ -208,6 +145,15 @@ pub static KEYS: &[Key] = &[
         "a file that holds the broker password, read at every connect",
     ),
     Key {
+        check: Some(not_empty),
+        ..key(
+            "rabbitmq.password",
+            Kind::Password,
+            Presence::Optional,
+            "the broker password; for the environment, in a file password_file is safer",
+        )
+    },
+    Key {
         check: Some(short_text),
         ..key(
             "rabbitmq.exchange",
@@ -227,6 +173,24 @@ pub static KEYS: &[Key] = &[
         Kind::Path,
         Presence::Optional,
         "PEM file of a private certificate authority for amqps",
+    ),
+    key(
+        "rabbitmq.cert_file",
+        Kind::Path,
+        Presence::Optional,
+        "PEM file of the certificate to show to the broker, read at every connect",
+    ),
+    key(
+        "rabbitmq.key_file",
+        Kind::Path,
+        Presence::Optional,
+        "PEM file of that certificate's key, open to nobody else",
+    ),
+    key(
+        "rabbitmq.auth_mechanism",
+        Kind::Choice(&["plain", "external"]),
+        Presence::Default("plain"),
+        "external: the broker takes the user from the certificate, and no password is sent",
     ),
     Key {
         check: Some(heartbeat),
@@ -386,6 +350,12 @@ pub static KEYS: &[Key] = &[
         "a file that holds the token asked for at /metrics, /status and the page",
     ),
     key(
+        "otel.endpoint",
+        Kind::Text,
+        Presence::Optional,
+        "an OpenTelemetry collector that takes OTLP over HTTP, for a span of each publish; needs the cargo feature otel",
+    ),
+    key(
         "log.format",
         Kind::Choice(&["text", "json"]),
         Presence::Default("text"),
@@ -398,95 +368,3 @@ pub static KEYS: &[Key] = &[
         "a level (error, warn, info, debug, trace or off), or levels by target as in \"info,walrelay::rabbitmq=debug\"",
     ),
 ];
-
-impl Key {
-    /// The key of this path, if walrelay knows it.
-    #[must_use]
-    pub fn find(path: &str) -> Option<&'static Self> {
-        KEYS.iter().find(|key| key.path == path)
-    }
-
-    /// The name of its environment variable: `WALRELAY_POSTGRES_URL` for `postgres.url`.
-    #[must_use]
-    pub fn env_name(&self) -> String {
-        format!(
-            "{}{}",
-            super::env::PREFIX,
-            self.path.replace('.', "_").to_ascii_uppercase()
-        )
-    }
-
-    /// The table of the file it stands in: `rabbitmq.declare` for `rabbitmq.declare.exchange_type`.
-    #[must_use]
-    pub fn section(&self) -> &'static str {
-        self.path.rsplit_once('.').map_or("", |(section, _)| section)
-    }
-
-    /// Whether it stands below an `[[outbox]]`.
-    #[must_use]
-    pub fn is_of_outbox(&self) -> bool {
-        self.path.starts_with("outbox.")
-    }
-
-    /// Its name inside its section.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
-    }
-
-    /// The section as written in a file: `[postgres]`, `[[outbox]]`.
-    #[must_use]
-    pub fn header(&self) -> String {
-        let section = self.section();
-        if section == OUTBOX {
-            format!("[[{section}]]")
-        } else {
-            format!("[{section}]")
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::super::value::Value;
-    use super::*;
-
-    #[test]
-    fn paths_and_environment_names_are_unique() {
-        let paths: BTreeSet<_> = KEYS.iter().map(|key| key.path).collect();
-        let names: BTreeSet<_> = KEYS.iter().map(Key::env_name).collect();
-        assert_eq!(paths.len(), KEYS.len());
-        assert_eq!(names.len(), KEYS.len());
-        assert!(!names.contains(super::super::env::CONFIG));
-    }
-
-    #[test]
-    fn an_environment_name_is_the_path_in_capitals() {
-        let key = Key::find("rabbitmq.declare.exchange_type").expect("a known key");
-        assert_eq!(key.env_name(), "WALRELAY_RABBITMQ_DECLARE_EXCHANGE_TYPE");
-        assert_eq!(key.header(), "[rabbitmq.declare]");
-        assert_eq!(key.name(), "exchange_type");
-    }
-
-    #[test]
-    fn every_default_is_a_valid_value_of_its_key() {
-        for key in KEYS {
-            if let Presence::Default(text) = key.presence {
-                assert!(Value::from_text(key, text).is_ok(), "{}", key.path);
-            }
-        }
-    }
-
-    #[test]
-    fn every_help_is_one_line() {
-        for key in KEYS {
-            assert!(
-                !key.help.is_empty() && !key.help.contains('\n') && !key.help.ends_with('.'),
-                "{}",
-                key.path
-            );
-        }
-    }
-}

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::keys::{KEYS, Key, OUTBOX, Presence};
+use super::key::{Key, OUTBOX, Presence};
+use super::keys::KEYS;
 use super::problem::{Origin, Problem};
 use super::suggest;
 use super::value::{self, Value};

@@ -4,18 +4,27 @@ use std::ops::Range;
 
 use url::Url;
 
-const MASK: &str = "********";
+pub(super) const MASK: &str = "********";
 
 /// Parameters that carry no secret; any other hides the whole query.
 const HARMLESS: &[&str] = &[
     "target_session_attrs",
     "sslmode",
     "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "channel_binding",
     "application_name",
     "connect_timeout",
     "connection_timeout",
     "heartbeat",
     "channel_max",
+    "cacertfile",
+    "certfile",
+    "keyfile",
+    "verify",
+    "server_name_indication",
+    "auth_mechanism",
 ];
 
 /// The URL with its password masked; everything masked where it is not plain what the password is.

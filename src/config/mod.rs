@@ -4,8 +4,10 @@
 //! with them, and makes plain values of them. Nothing here knows another module of walrelay: what a URL or a
 //! template must look like, its own module says by way of [`Sources::validators`].
 
+mod contradictions;
 mod env;
 mod file;
+mod key;
 mod keys;
 mod layers;
 mod log_levels;
@@ -24,14 +26,15 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use env::{CONFIG as CONFIG_VARIABLE, PREFIX as VARIABLE_PREFIX, UnknownVariable};
-pub use keys::{KEYS, Key, Kind, Presence};
+pub use key::{Key, Kind, Presence};
+pub use keys::KEYS;
 pub use layers::Settings;
 pub use log_levels::{LogLevels, NotALevel};
 pub use problem::{ConfigError, Origin, Problem, ProblemKind};
 pub use rules::Rule;
 pub use types::{
-    AdminConfig, AfterPublish, Config, DeliveryConfig, ExchangeType, FailurePolicy, LogConfig, LogFormat,
-    OnSlotLost, Ordering, OutboxConfig, PostgresConfig, RabbitmqConfig,
+    AdminConfig, AfterPublish, AuthMechanism, Config, DeliveryConfig, ExchangeType, FailurePolicy, LogConfig,
+    LogFormat, OnSlotLost, Ordering, OtelConfig, OutboxConfig, PostgresConfig, RabbitmqConfig,
 };
 pub use value::Value;
 

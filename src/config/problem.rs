@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::keys::Key;
+use super::key::Key;
 
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,6 +167,15 @@ pub struct ConfigError(Vec<Problem>);
 impl ConfigError {
     /// So many lines at most: what follows is mostly the consequence.
     const SHOWN: usize = 20;
+
+    /// A contradiction that shows only where the values are put to use.
+    #[must_use]
+    pub fn contradiction(text: String) -> Self {
+        Self(vec![Problem {
+            origin: None,
+            kind: ProblemKind::Contradiction(text),
+        }])
+    }
 
     /// Sorts the problems: by line within the file, then those of the environment and the flags.
     pub(super) fn new(mut problems: Vec<Problem>) -> Self {

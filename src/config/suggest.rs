@@ -2,7 +2,8 @@
 
 use strsim::damerau_levenshtein;
 
-use super::keys::{KEYS, Key};
+use super::key::Key;
+use super::keys::KEYS;
 
 /// What to say after an unknown key: the nearest one, or all of its table.
 pub(super) fn key_hint(path: &str) -> String {
@@ -97,7 +98,7 @@ mod tests {
         );
         assert_eq!(
             key_hint("zzzzzzzzzzzz"),
-            "known tables are postgres, outbox, outbox.retention, rabbitmq, rabbitmq.declare, delivery, recovery, admin, log"
+            "known tables are postgres, outbox, outbox.retention, rabbitmq, rabbitmq.declare, delivery, recovery, admin, otel, log"
         );
     }
 }

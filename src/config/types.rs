@@ -1,16 +1,17 @@
 //! The configuration as plain values, ready to be handed to the modules that need them.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::keys::{KEYS, Key, Presence};
+use super::contradictions;
+use super::key::{Key, Presence};
+use super::keys::KEYS;
 use super::layers::{Entry, Settings};
 use super::log_levels::LogLevels;
-use super::problem::{Origin, Problem, ProblemKind};
+use super::problem::{Problem, ProblemKind};
 use super::value::Value;
 
 /// The whole configuration. Its `Debug` shows no secret.
@@ -28,6 +29,8 @@ pub struct Config {
     pub recovery: RecoveryConfig,
     /// The HTTP endpoint.
     pub admin: AdminConfig,
+    /// Spans.
+    pub otel: OtelConfig,
     /// Log lines.
     pub log: LogConfig,
 }
@@ -39,6 +42,8 @@ pub struct PostgresConfig {
     pub url: SecretString,
     /// A file with the password, read at every connect.
     pub password_file: Option<PathBuf>,
+    /// The password, where it is not in the URL.
+    pub password: Option<SecretString>,
     /// The replication slot: 1 to 63 of `[a-z0-9_]`.
     pub slot: String,
     /// The publication: 1 to 63 bytes.
@@ -71,12 +76,20 @@ pub struct RabbitmqConfig {
     pub uris: Vec<SecretString>,
     /// A file with the password, read at every connect; for each URI.
     pub password_file: Option<PathBuf>,
+    /// The password, where it is not in the URIs.
+    pub password: Option<SecretString>,
     /// The template of the exchange; empty for the default exchange.
     pub exchange: String,
     /// The template of the routing key.
     pub routing_key: String,
     /// PEM file of a private certificate authority.
     pub ca_file: Option<PathBuf>,
+    /// PEM file of our certificate; never without `key_file`.
+    pub cert_file: Option<PathBuf>,
+    /// PEM file of its key.
+    pub key_file: Option<PathBuf>,
+    /// How we tell who we are.
+    pub auth_mechanism: AuthMechanism,
     /// Whole seconds up to 10 minutes; zero turns heartbeats off.
     pub heartbeat: Duration,
     /// The `app_id` property of every message, 255 bytes at most.
@@ -134,6 +147,13 @@ pub struct AdminConfig {
     pub token_file: Option<PathBuf>,
 }
 
+/// `[otel]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtelConfig {
+    /// The URL of a collector, as written.
+    pub endpoint: Option<String>,
+}
+
 /// `[log]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogConfig {
@@ -141,6 +161,15 @@ pub struct LogConfig {
     pub format: LogFormat,
     /// Which lines are written.
     pub level: LogLevels,
+}
+
+/// How the broker is told who we are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthMechanism {
+    /// By user and password.
+    Plain,
+    /// By the certificate of the TLS handshake.
+    External,
 }
 
 /// How log lines look.
@@ -224,7 +253,7 @@ impl Config {
     pub(super) fn build(settings: &Settings, file: &str) -> Result<Self, Vec<Problem>> {
         let problems: Vec<_> = missing_keys(settings, file, |_| true)
             .into_iter()
-            .chain(contradictions(settings))
+            .chain(contradictions::of(settings))
             .collect();
         match Self::from_settings(settings, file) {
             Ok(config) if problems.is_empty() => Ok(config),
@@ -250,6 +279,7 @@ impl Config {
             postgres: PostgresConfig {
                 url: values.required("postgres.url")?,
                 password_file: values.optional("postgres.password_file"),
+                password: values.optional("postgres.password"),
                 slot: values.required("postgres.slot")?,
                 publication: values.required("postgres.publication")?,
                 ignore_tables: values.required("postgres.ignore_tables")?,
@@ -261,9 +291,13 @@ impl Config {
             rabbitmq: RabbitmqConfig {
                 uris: values.required("rabbitmq.uri")?,
                 password_file: values.optional("rabbitmq.password_file"),
+                password: values.optional("rabbitmq.password"),
                 exchange: values.required("rabbitmq.exchange")?,
                 routing_key: values.required("rabbitmq.routing_key")?,
                 ca_file: values.optional("rabbitmq.ca_file"),
+                cert_file: values.optional("rabbitmq.cert_file"),
+                key_file: values.optional("rabbitmq.key_file"),
+                auth_mechanism: values.required("rabbitmq.auth_mechanism")?,
                 heartbeat: values.required("rabbitmq.heartbeat")?,
                 app_id: values.required("rabbitmq.app_id")?,
                 declare: values.optional("rabbitmq.declare.exchange_type"),
@@ -290,6 +324,9 @@ impl Config {
             admin: AdminConfig {
                 listen: values.required("admin.listen")?,
                 token_file: values.optional("admin.token_file"),
+            },
+            otel: OtelConfig {
+                endpoint: values.optional("otel.endpoint"),
             },
             log: LogConfig {
                 format: values.required("log.format")?,
@@ -318,77 +355,6 @@ fn missing(key: &'static Key, file: &str) -> Problem {
     }
 }
 
-/// Rules that span several values.
-fn contradictions(settings: &Settings) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let duration = |path| {
-        settings
-            .values
-            .get(path)
-            .and_then(|setting| Duration::of(&setting.value))
-    };
-    let (interval, timeout) = ("postgres.status_interval", "postgres.wal_sender_timeout");
-    if let (Some(of_interval), Some(of_timeout)) = (duration(interval), duration(timeout))
-        && of_interval >= of_timeout / 2
-    {
-        // Whoever set one of the two is to be told; the other one is named in the text.
-        let set = |path| settings.origin(path).filter(|origin| **origin != Origin::Default);
-        let kind = ProblemKind::Contradiction(format!(
-            "{interval} ({}) must be less than half of {timeout} ({})",
-            humantime::format_duration(of_interval),
-            humantime::format_duration(of_timeout)
-        ));
-        problems.push(Problem {
-            origin: set(interval).or(set(timeout)).cloned(),
-            kind,
-        });
-    }
-    for entry in &settings.outbox {
-        let keeps = entry
-            .get("outbox.after_publish")
-            .is_some_and(|setting| setting.value.text() == "keep");
-        if let Some(retention) = entry.get("outbox.retention.keep_sent").filter(|_| keeps) {
-            let kind = ProblemKind::Contradiction(
-                "outbox.retention.keep_sent deletes rows that are marked as sent, but the table's after_publish = \"keep\" \
-                 marks none"
-                    .to_owned(),
-            );
-            problems.push(Problem {
-                origin: Some(retention.origin.clone()),
-                kind,
-            });
-        }
-    }
-    let ignored = settings.values.get("postgres.ignore_tables");
-    let mut seen = BTreeSet::new();
-    for setting in settings
-        .outbox
-        .iter()
-        .filter_map(|entry| entry.get("outbox.table"))
-    {
-        if let Some(ignored) = ignored
-            && ignored.value.texts().contains(&setting.value.text())
-        {
-            let kind = ProblemKind::Contradiction(format!(
-                "postgres.ignore_tables names {:?}, which is an outbox.table",
-                setting.value.text()
-            ));
-            problems.push(Problem {
-                origin: Some(ignored.origin.clone()),
-                kind,
-            });
-        }
-        if !seen.insert(setting.value.text()) {
-            let kind = ProblemKind::OutboxTwice(setting.value.text().to_owned());
-            problems.push(Problem {
-                origin: Some(setting.origin.clone()),
-                kind,
-            });
-        }
-    }
-    problems
-}
-
 /// The settings of one table, read by path.
 struct Fields<'a> {
     entry: &'a Entry,
@@ -413,7 +379,7 @@ impl Fields<'_> {
 }
 
 /// A type that a field of the configuration may have.
-trait Field: Sized {
+pub(super) trait Field: Sized {
     /// The value, if it is of this type.
     fn of(value: &Value) -> Option<Self>;
 }
@@ -429,9 +395,18 @@ macro_rules! fields {
     )+};
 }
 
+impl Field for SecretString {
+    fn of(value: &Value) -> Option<Self> {
+        if let Value::Secret(text) | Value::Password(text) = value {
+            Some(text.clone())
+        } else {
+            None
+        }
+    }
+}
+
 fields! {
     String: Text(text) => Some(text.clone());
-    SecretString: Secret(text) => Some(text.clone());
     Vec<String>: Texts(texts) => Some(texts.clone());
     Vec<SecretString>: Secrets(texts) => Some(texts.clone());
     PathBuf: Path(path) => Some(path.clone());
@@ -442,6 +417,11 @@ fields! {
     Ordering: Word(word) => match *word {
         "pipelined" => Some(Self::Pipelined),
         "strict" => Some(Self::Strict),
+        _ => None,
+    };
+    AuthMechanism: Word(word) => match *word {
+        "plain" => Some(Self::Plain),
+        "external" => Some(Self::External),
         _ => None,
     };
     OnSlotLost: Word(word) => match *word {

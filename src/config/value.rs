@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use secrecy::{ExposeSecret as _, SecretString};
 use toml::de::DeValue;
 
-use super::keys::{Key, Kind};
+use super::key::{Key, Kind};
 use super::log_levels::LogLevels;
 use super::problem::ProblemKind;
 use super::suggest;
@@ -20,6 +20,8 @@ pub enum Value {
     Text(String),
     /// Text of a key that is secret.
     Secret(SecretString),
+    /// Of [`Kind::Password`].
+    Password(SecretString),
     /// Of [`Kind::Texts`], in their order.
     Texts(Vec<String>),
     /// The same of a key that is secret.
@@ -55,6 +57,7 @@ impl Value {
             Kind::Size { .. } => text.parse().ok().map(|size: ByteSize| Self::Size(size.as_u64())),
             Kind::Text | Kind::Template if key.secret => Some(Self::Secret(text.into())),
             Kind::Text | Kind::Template => Some(Self::Text(text.to_owned())),
+            Kind::Password => Some(Self::Password(text.into())),
             Kind::Texts => Some(Self::listed(key, separated(text))),
             Kind::Path => (!text.is_empty()).then(|| Self::Path(text.into())),
             Kind::Duration { .. } => humantime::parse_duration(text).ok().map(Self::Duration),
@@ -130,7 +133,7 @@ impl Value {
     pub(super) fn text(&self) -> &str {
         match self {
             Self::Text(text) => text,
-            Self::Secret(text) => text.expose_secret(),
+            Self::Secret(text) | Self::Password(text) => text.expose_secret(),
             Self::Word(word) => word,
             Self::Texts(_)
             | Self::Secrets(_)
@@ -188,7 +191,7 @@ fn separated(text: &str) -> Vec<&str> {
 }
 
 fn impossible(key: &'static Key, expected: String, found: String, hint: String) -> ProblemKind {
-    let found = if key.secret {
+    let found = if key.hides_its_value() {
         String::new()
     } else {
         format!(", not {found}")
@@ -201,7 +204,7 @@ fn impossible(key: &'static Key, expected: String, found: String, hint: String) 
 
 fn expected(kind: Kind) -> String {
     match kind {
-        Kind::Text | Kind::Template => "a text in quotes".to_owned(),
+        Kind::Text | Kind::Template | Kind::Password => "a text in quotes".to_owned(),
         Kind::Texts => "a text in quotes or a list of such".to_owned(),
         Kind::Path => "a path in quotes".to_owned(),
         Kind::Duration { .. } => "a duration such as \"10s\" or \"100ms\"".to_owned(),
@@ -233,6 +236,7 @@ fn range(kind: Kind) -> String {
         Kind::Text
         | Kind::Texts
         | Kind::Template
+        | Kind::Password
         | Kind::Path
         | Kind::Boolean
         | Kind::Choice(_)
@@ -249,6 +253,7 @@ fn nearest(kind: Kind, text: &str) -> String {
         Kind::Text
         | Kind::Texts
         | Kind::Template
+        | Kind::Password
         | Kind::Path
         | Kind::Duration { .. }
         | Kind::Size { .. }
@@ -300,6 +305,7 @@ pub(super) fn to_toml(value: &Value) -> String {
     match value {
         Value::Text(text) => quoted(text),
         Value::Secret(text) => quoted(&super::mask::masked(text.expose_secret())),
+        Value::Password(_) => quoted(super::mask::MASK),
         Value::Texts(texts) => listing(texts.iter().map(|text| quoted(text))),
         Value::Secrets(texts) => listing(
             texts
@@ -343,7 +349,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::keys::Presence;
+    use crate::config::key::Presence;
 
     static FLAG: Key = Key {
         path: "test.flag",

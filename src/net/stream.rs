@@ -13,6 +13,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::client::TlsStream;
 
+use super::tls;
+
 /// Idle time before the first keepalive probe, then between probes, and how many may stay unanswered. The
 /// servers are watched by their own protocols' heartbeats; this only clears sockets that those do not cover.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
@@ -178,6 +180,17 @@ impl Stream {
             Self::Unix(_) => return Ok(()),
         };
         SockRef::from(socket).set_tcp_user_timeout(Some(limit))
+    }
+
+    /// What a login can be bound to: the channel binding `tls-server-end-point` (RFC 5929) of the server's certificate.
+    /// `None` without TLS, and where the RFC defines none for such a certificate.
+    #[must_use]
+    pub fn server_end_point(&self) -> Option<Vec<u8>> {
+        let Self::Tls(session) = self else {
+            return None;
+        };
+        let certificate = session.get_ref().1.peer_certificates()?.first()?;
+        tls::server_end_point(certificate)
     }
 
     /// Whether what is sent is encrypted.

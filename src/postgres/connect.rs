@@ -10,7 +10,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::{Error, Step};
 use super::url::{ConnectTarget, Host, Server, SslMode, socket_path};
-use crate::net::tls::{self, TlsVerification};
+use crate::credential;
+use crate::net::tls::{self, TlsError, TlsSettings};
 use crate::net::{Stream, connect_address, connect_tcp, connect_unix};
 
 /// SSLRequest: length 8, then the code 80877103.
@@ -104,7 +105,7 @@ impl Connector {
         let Some(path) = &self.password_file else {
             return Ok(self.target.password.clone());
         };
-        let text = std::fs::read_to_string(path)
+        let text = credential::read_text(path)
             .map(SecretString::from)
             .map_err(|source| Error::PasswordFile {
                 path: path.clone(),
@@ -122,6 +123,17 @@ impl Connector {
 }
 
 impl ServerTry<'_> {
+    /// Names our certificate where that is what the server has closed an encrypted session over.
+    pub(super) fn explained(&self, error: Error) -> Error {
+        let Error::Io { step, source } = error else {
+            return error;
+        };
+        match TlsError::of_session(&self.endpoint(), source) {
+            Ok(refusal) => refusal.into(),
+            Err(source) => Error::Io { step, source },
+        }
+    }
+
     /// Where it is, as error texts name it.
     pub(super) fn endpoint(&self) -> String {
         self.server.endpoint()
@@ -164,9 +176,9 @@ impl ServerTry<'_> {
             source,
         };
         let address = Some(socket.peer_addr().map_err(broke)?);
-        let stream = match self.connector.target.tls_verification() {
+        let stream = match self.connector.target.tls() {
             None => Stream::Tcp(socket),
-            Some(verification) => self.negotiate(host, socket, verification).await?,
+            Some(settings) => self.negotiate(host, socket, &settings, deadline).await?,
         };
         Ok((stream, address))
     }
@@ -175,7 +187,8 @@ impl ServerTry<'_> {
         &self,
         host: &str,
         mut socket: TcpStream,
-        verification: TlsVerification,
+        settings: &TlsSettings,
+        deadline: Instant,
     ) -> Result<Stream, Error> {
         let broke = |source| Error::Io {
             step: Step::Connect,
@@ -189,7 +202,13 @@ impl ServerTry<'_> {
             return Err(Error::Closed { step: Step::Connect });
         }
         match answer {
-            [b'S'] => Ok(tls::handshake(&verification, host, socket).await?),
+            [b'S'] => {
+                let shaken = timeout_at(deadline, tls::handshake(settings, host, socket)).await;
+                let silent = Err(Error::Deadline {
+                    step: Step::TlsHandshake,
+                });
+                shaken.map_or(silent, |shaken| Ok(shaken?))
+            }
             [b'N'] if self.connector.target.sslmode == SslMode::Prefer => Ok(Stream::Tcp(socket)),
             [b'N'] => Err(Error::TlsRefused {
                 endpoint: self.endpoint(),

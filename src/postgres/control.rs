@@ -9,14 +9,17 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
+use super::agreed::Agreed;
+use super::authentication::unbound_reason;
 use super::connect::{Connector, ServerTry};
 use super::error::{Error, Step};
 use super::identifier::SlotName;
 use super::replication::{application_name, text_settings};
 use super::servers::{ServerRole, Tries};
 use super::startup::render_options;
+use super::url::{ChannelBinding, ConnectTarget};
 use super::walsender::{milliseconds, within};
 
 /// How long one statement may run on the server.
@@ -89,16 +92,23 @@ impl ControlSession {
             .user(&connector.target().user)
             .dbname(&connector.target().dbname)
             .application_name(format!("{stream_name} control"))
-            .options(render_options(&settings))
-            // TLS, where there is any, is already below this stream.
-            .ssl_mode(tokio_postgres::config::SslMode::Disable);
+            .options(render_options(&settings));
+        Agreed::configure(&mut config, connector.target().channel_binding);
         if let Some(password) = &password {
             config.password(password.expose_secret());
         }
 
+        let unbound = unbound_reason(stream.is_encrypted(), stream.server_end_point().is_some());
         let opening = async {
-            let opened = config.connect_raw(stream, NoTls).await;
-            opened.map_err(|error| opening_error(error, &connector.target().user, password.is_some()))
+            let opened = config.connect_raw(stream, Agreed).await;
+            opened.map_err(|error| {
+                server.explained(opening_error(
+                    error,
+                    connector.target(),
+                    password.is_some(),
+                    unbound,
+                ))
+            })
         };
         let (client, connection) = within(deadline, STEP, Box::pin(opening)).await?;
         let mut reported = ServerRole::default();
@@ -238,13 +248,25 @@ fn is_io(error: &tokio_postgres::Error) -> bool {
 }
 
 /// As [`sql_error`], for a session that is being opened: tokio-postgres says only in words that a password is
-/// missing or that SCRAM failed.
-fn opening_error(error: tokio_postgres::Error, user: &str, has_password: bool) -> Error {
+/// missing, that SCRAM failed, or that the server did not bind (for the reason `unbound`).
+fn opening_error(
+    error: tokio_postgres::Error,
+    target: &ConnectTarget,
+    has_password: bool,
+    unbound: &'static str,
+) -> Error {
     let step = Step::OpenControl;
+    let is_unbound = target.channel_binding == ChannelBinding::Require
+        && error
+            .source()
+            .is_some_and(|source| source.to_string().contains("channel binding"));
+    if is_unbound {
+        return Error::NotBound { reason: unbound };
+    }
     let error = sql_error(step, error);
     if matches!(error, Error::Sql { .. }) && !has_password {
         return Error::PasswordMissing {
-            user: user.to_owned(),
+            user: target.user.clone(),
         };
     }
     if let Error::Io { source, .. } = error {

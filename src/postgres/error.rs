@@ -136,6 +136,15 @@ pub enum Error {
     /// The server failed to prove that it knows the password, or SCRAM broke down otherwise.
     #[error("SCRAM authentication broke down")]
     Scram(#[source] io::Error),
+    /// `channel_binding=require`, and the session is not bound to its TLS channel.
+    #[error("channel_binding=require, but the session cannot be bound to its channel: {reason}")]
+    NotBound {
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The server speaks of binding to a channel that is none, as somebody in between may make it.
+    #[error("the server offers SCRAM-SHA-256-PLUS on a connection without TLS")]
+    BindingWithoutTls,
     /// A client-side error of an SQL session.
     #[error("{step}")]
     Sql {
@@ -299,7 +308,8 @@ impl Error {
     pub fn kind(&self) -> FaultKind {
         match self {
             Self::Unreachable(_) | Self::Io { .. } | Self::Closed { .. } => FaultKind::DatabaseUnreachable,
-            Self::Tls(_) | Self::TlsRefused { .. } => FaultKind::DatabaseTls,
+            Self::Tls(error) if error.is_about_us() => FaultKind::DatabaseClientCertificate,
+            Self::Tls(_) | Self::TlsRefused { .. } | Self::BindingWithoutTls => FaultKind::DatabaseTls,
             Self::Deadline { .. } => FaultKind::DatabaseSilent,
             Self::Server { step, source } => server_kind(*step, source.sqlstate),
             Self::ServerShutdown => FaultKind::DatabaseRestarting,
@@ -310,6 +320,7 @@ impl Error {
             | Self::PasswordFileEmpty { .. }
             | Self::AuthenticationMethod { .. }
             | Self::ScramIterations
+            | Self::NotBound { .. }
             | Self::Scram(_) => FaultKind::DatabaseAuthentication,
             Self::Sql { .. } => FaultKind::DatabaseError,
             Self::NoServer { tries } => servers::kind(tries),

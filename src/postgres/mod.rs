@@ -1,6 +1,8 @@
 //! PostgreSQL: connecting, the replication stream, short SQL sessions, and what `setup` creates.
 
 mod advisory;
+mod agreed;
+mod authentication;
 pub mod backfill;
 mod candidate;
 pub mod catalog;

@@ -6,33 +6,17 @@ use std::fmt;
 use std::io;
 
 use bytes::BytesMut;
-use postgres_protocol::authentication::{md5_hash, sasl};
 use postgres_protocol::message::frontend;
-use secrecy::{ExposeSecret, SecretString};
 
+use super::authentication::Exchange;
 use super::connect::Connector;
 use super::error::{Error, ServerError, SqlState, Step};
 use super::frame;
 use super::servers::ServerRole;
-use super::startup::authentication as auth;
 use crate::net::{Stream, Wire};
 
 /// The oldest server with all that is needed.
 pub const MIN_SERVER_MAJOR: u32 = 14;
-
-/// Codes of the Authentication message.
-/// <https://www.postgresql.org/docs/current/protocol-message-formats.html#PROTOCOL-MESSAGE-FORMATS-AUTHENTICATIONOK>
-mod authentication {
-    pub(super) const OK: u32 = 0;
-    pub(super) const KERBEROS_V5: u32 = 2;
-    pub(super) const CLEARTEXT_PASSWORD: u32 = 3;
-    pub(super) const MD5_PASSWORD: u32 = 5;
-    pub(super) const GSS: u32 = 7;
-    pub(super) const SSPI: u32 = 9;
-    pub(super) const SASL: u32 = 10;
-    pub(super) const SASL_CONTINUE: u32 = 11;
-    pub(super) const SASL_FINAL: u32 = 12;
-}
 
 /// The server's version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,11 +92,7 @@ pub(super) async fn walsender(
     ];
     send(wire, |buffer| frontend::startup_message(parameters, buffer))?;
 
-    let mut exchange = Exchange {
-        user: &target.user,
-        password: connector.password()?,
-        scram: Scram::None,
-    };
+    let mut exchange = Exchange::new(target, connector.password()?, wire.stream());
     let mut greeting = Greeting::default();
     let mut authenticated = false;
     loop {
@@ -179,7 +159,10 @@ fn refused(error: ServerError) -> Error {
 }
 
 /// Builds a message with the library's writer and appends it.
-fn send(wire: &mut Wire<Stream>, build: impl FnOnce(&mut BytesMut) -> io::Result<()>) -> Result<(), Error> {
+pub(super) fn send(
+    wire: &mut Wire<Stream>,
+    build: impl FnOnce(&mut BytesMut) -> io::Result<()>,
+) -> Result<(), Error> {
     let mut buffer = BytesMut::new();
     build(&mut buffer).map_err(|source| Error::Io {
         step: Step::OpenReplication,
@@ -187,92 +170,6 @@ fn send(wire: &mut Wire<Stream>, build: impl FnOnce(&mut BytesMut) -> io::Result
     })?;
     wire.output().extend_from_slice(&buffer);
     Ok(())
-}
-
-/// How far SCRAM has come. The server must prove itself before its "ok" counts.
-enum Scram {
-    None,
-    Asked(sasl::ScramSha256),
-    Proven,
-}
-
-/// The conversation about the password.
-struct Exchange<'a> {
-    user: &'a str,
-    password: Option<SecretString>,
-    scram: Scram,
-}
-
-impl Exchange<'_> {
-    /// Answers one Authentication message; true once the server is satisfied.
-    fn answer(&mut self, wire: &mut Wire<Stream>, body: &[u8]) -> Result<bool, Error> {
-        let malformed = || Error::Protocol {
-            step: Step::OpenReplication,
-            what: "a malformed authentication message",
-        };
-        let (code, data) = body.split_first_chunk::<4>().ok_or_else(malformed)?;
-        match (u32::from_be_bytes(*code), &mut self.scram) {
-            (auth::OK, Scram::None | Scram::Proven) => return Ok(true),
-            (auth::CLEARTEXT_PASSWORD, Scram::None) => {
-                let password = self.password()?.expose_secret().as_bytes();
-                send(wire, |buffer| frontend::password_message(password, buffer))?;
-            }
-            (auth::MD5_PASSWORD, Scram::None) => {
-                let salt = <[u8; 4]>::try_from(data).map_err(|_| malformed())?;
-                let password = self.password()?.expose_secret().as_bytes();
-                let hash = md5_hash(self.user.as_bytes(), password, salt);
-                send(wire, |buffer| frontend::password_message(hash.as_bytes(), buffer))?;
-            }
-            (auth::SASL, Scram::None) => {
-                let offered = |name: &str| data.split(|byte| *byte == 0).any(|m| m == name.as_bytes());
-                if !offered(sasl::SCRAM_SHA_256) {
-                    return Err(Error::AuthenticationMethod {
-                        method: "an unknown SASL",
-                    });
-                }
-                let password = self.password()?.expose_secret().as_bytes();
-                let scram = sasl::ScramSha256::new(password, sasl::ChannelBinding::unsupported());
-                send(wire, |buffer| {
-                    frontend::sasl_initial_response(sasl::SCRAM_SHA_256, scram.message(), buffer)
-                })?;
-                self.scram = Scram::Asked(scram);
-            }
-            (auth::SASL_CONTINUE, Scram::Asked(scram)) => {
-                if iterations(data).is_some_and(|count| count > MAX_SCRAM_ITERATIONS) {
-                    return Err(Error::ScramIterations);
-                }
-                scram.update(data).map_err(Error::Scram)?;
-                send(wire, |buffer| frontend::sasl_response(scram.message(), buffer))?;
-            }
-            (auth::SASL_FINAL, Scram::Asked(scram)) => {
-                scram.finish(data).map_err(Error::Scram)?;
-                self.scram = Scram::Proven;
-            }
-            (auth::GSS, _) => return Err(Error::AuthenticationMethod { method: "GSSAPI" }),
-            (auth::SSPI, _) => return Err(Error::AuthenticationMethod { method: "SSPI" }),
-            (auth::KERBEROS_V5, _) => return Err(Error::AuthenticationMethod { method: "Kerberos 5" }),
-            _ => return Err(malformed()),
-        }
-        Ok(false)
-    }
-
-    fn password(&self) -> Result<&SecretString, Error> {
-        self.password.as_ref().ok_or_else(|| Error::PasswordMissing {
-            user: self.user.to_owned(),
-        })
-    }
-}
-
-/// What postgres-protocol 0.6.12 computes at most; it reports more only as a text.
-const MAX_SCRAM_ITERATIONS: u32 = 100_000;
-
-/// The iteration count of a server-first message, `r=...,s=...,i=4096` (RFC 5802, section 7).
-fn iterations(message: &[u8]) -> Option<u32> {
-    let text = std::str::from_utf8(message).ok()?;
-    text.split(',')
-        .find_map(|field| field.strip_prefix("i="))?
-        .parse()
-        .ok()
 }
 
 #[cfg(test)]
@@ -314,18 +211,15 @@ mod tests {
         assert!(matches!(error, Error::Server { .. }));
     }
 
-    #[test]
-    fn the_iteration_count_is_found() {
-        assert_eq!(iterations(b"r=abc,s=c2FsdA==,i=600000"), Some(600_000));
-        assert_eq!(iterations(b"r=abc"), None);
-        assert_eq!(iterations(b"\xff"), None);
-    }
-
     /// Startup against a server that sends `script` and listens to nothing.
     async fn against(script: &[u8]) -> Result<Greeting, Error> {
+        against_as("postgres://u:secret@h/d", script).await
+    }
+
+    async fn against_as(url: &str, script: &[u8]) -> Result<Greeting, Error> {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let (ours, mut server) = tokio::net::UnixStream::pair().unwrap();
-        let connector = Connector::new("postgres://u:secret@h/d".parse().unwrap());
+        let connector = Connector::new(url.parse().unwrap());
         let mut wire = Wire::new(Stream::Unix(ours));
         let talk = async {
             server.write_all(script).await.unwrap();
@@ -372,6 +266,15 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_server_that_asks_for_less_than_a_bound_login_is_refused_where_that_is_required() {
+        let url = "postgres://u:secret@h/d?channel_binding=require";
+        for asked in [&[0, 0, 0, 0][..], &[0, 0, 0, 3], &[0, 0, 0, 5, 1, 2, 3, 4]] {
+            let error = against_as(url, &script(&[(b'R', asked)])).await.unwrap_err();
+            assert!(matches!(error, Error::NotBound { .. }), "{asked:?}: {error}");
+        }
+    }
+
+    #[tokio::test]
     async fn too_many_scram_iterations_are_named() {
         let offer = [b"\0\0\0\x0a".as_slice(), b"SCRAM-SHA-256\0\0"].concat();
         let first = [b"\0\0\0\x0b".as_slice(), b"r=x,s=c2FsdA==,i=100001"].concat();
@@ -383,7 +286,7 @@ mod tests {
     async fn an_unknown_method_is_named_and_nothing_is_sent_for_it() {
         let error = against(&script(&[(b'R', &[0, 0, 0, 7])])).await.unwrap_err();
         assert!(error.to_string().contains("GSSAPI"), "{error}");
-        let error = against(&script(&[(b'R', b"\0\0\0\x0aSCRAM-SHA-256-PLUS\0\0")]))
+        let error = against(&script(&[(b'R', b"\0\0\0\x0aSCRAM-SHA-512\0\0")]))
             .await
             .unwrap_err();
         assert!(matches!(error, Error::AuthenticationMethod { .. }), "{error}");

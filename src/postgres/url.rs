@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use crate::net::tls::{RootSource, TlsVerification};
+use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 
 pub use error::UrlError;
 use parse::Raw;
@@ -42,6 +42,10 @@ pub struct ConnectTarget {
     pub sslmode: SslMode,
     /// Trusted roots, where `sslrootcert` names them.
     pub sslrootcert: Option<RootSource>,
+    /// Our certificate and key, where `sslcert` and `sslkey` name them.
+    pub identity: Option<Identity>,
+    /// Whether a password's check is bound to the TLS channel.
+    pub channel_binding: ChannelBinding,
     /// The time for TCP, TLS, startup and authentication together, of each server.
     pub connect_timeout: Duration,
     /// The session's name in `pg_stat_activity`, where the string sets one.
@@ -78,6 +82,18 @@ impl SslMode {
     }
 }
 
+/// libpq's `channel_binding`: whether SCRAM is bound to the TLS channel, so that nobody in between can pass it on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ChannelBinding {
+    /// Never.
+    Disable,
+    /// Wherever the server offers it.
+    #[default]
+    Prefer,
+    /// A server that does not bind is refused before it is told anything.
+    Require,
+}
+
 /// Which server will do: libpq's `target_session_attrs`, without those for readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SessionAttrs {
@@ -110,20 +126,24 @@ impl FromStr for ConnectTarget {
 }
 
 impl ConnectTarget {
-    /// How TLS verifies the server; `None` where no TLS is asked for.
+    /// How TLS is spoken; `None` where it is not to be.
     #[must_use]
-    pub fn tls_verification(&self) -> Option<TlsVerification> {
+    pub fn tls(&self) -> Option<TlsSettings> {
         let roots = || self.sslrootcert.clone().unwrap_or(RootSource::System);
-        match self.sslmode {
-            SslMode::Disable => None,
-            SslMode::Prefer => Some(TlsVerification::None),
-            SslMode::Require => Some(match &self.sslrootcert {
+        let verification = match self.sslmode {
+            SslMode::Disable => return None,
+            SslMode::Prefer => TlsVerification::None,
+            SslMode::Require => match &self.sslrootcert {
                 Some(source) => TlsVerification::Chain(source.clone()),
                 None => TlsVerification::None,
-            }),
-            SslMode::VerifyCa => Some(TlsVerification::Chain(roots())),
-            SslMode::VerifyFull => Some(TlsVerification::Full(roots())),
-        }
+            },
+            SslMode::VerifyCa => TlsVerification::Chain(roots()),
+            SslMode::VerifyFull => TlsVerification::Full(roots()),
+        };
+        Some(TlsSettings {
+            identity: self.identity.clone(),
+            ..verification.into()
+        })
     }
 }
 

@@ -66,7 +66,8 @@ impl Walsender {
         let (stream, connector) = server.open(deadline).await?;
         let mut wire = Wire::new(stream);
         let greeting = startup::walsender(&mut wire, &connector, application_name, options);
-        let greeting = within(deadline, Step::OpenReplication, greeting).await?;
+        let greeting = within(deadline, Step::OpenReplication, greeting).await;
+        let greeting = greeting.map_err(|error| server.explained(error))?;
         let server_version = greeting.server_version.ok_or(Error::Protocol {
             step: Step::OpenReplication,
             what: "no server_version at startup",

@@ -74,6 +74,7 @@ mod tests {
             uri: BrokerUri::parse(&format!("amqp://{host}")).expect("a URI"),
             password_file: None,
             tls: None,
+            mechanisms: Vec::new(),
             name: String::new(),
             heartbeat: Duration::ZERO,
             exchanges: Vec::new(),

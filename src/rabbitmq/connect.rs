@@ -12,9 +12,10 @@ use walrelay_engine::flow::CHANNEL;
 
 use super::error::Phase;
 use super::link::{Negotiated, append_close_answer};
-use super::{BrokerError, BrokerUri, Exchange, Link};
+use super::{BrokerError, BrokerUri, Exchange, Link, Mechanism};
+use crate::credential;
 use crate::fault::Fault;
-use crate::net::tls::{self, TlsVerification};
+use crate::net::tls::{self, TlsError, TlsSettings};
 use crate::net::{self, Stream, Wire};
 
 /// The largest frame we ask for, in bytes: RabbitMQ's own default, <https://www.rabbitmq.com/docs/configure>.
@@ -34,8 +35,10 @@ pub struct Connector {
     pub uri: BrokerUri,
     /// A file with the password, which wins over the URI's; read at each connect.
     pub password_file: Option<PathBuf>,
-    /// How far the broker's certificate is checked, where the URI says `amqps`. The roots are read at each connect.
-    pub tls: Option<TlsVerification>,
+    /// How TLS is spoken, where the URI says `amqps`. Its files are read at each connect.
+    pub tls: Option<TlsSettings>,
+    /// How we tell who we are: the first of these that the broker offers.
+    pub mechanisms: Vec<Mechanism>,
     /// The name that RabbitMQ lists the connection under.
     pub name: String,
     /// The interval of heartbeats that we propose; none if zero.
@@ -97,7 +100,7 @@ impl Connector {
                 .clone()
                 .unwrap_or_else(|| SecretString::from("guest")));
         };
-        let text = std::fs::read_to_string(path).map_err(|source| BrokerError::PasswordFile {
+        let text = credential::read_text(path).map_err(|source| BrokerError::PasswordFile {
             path: path.clone(),
             source,
         })?;
@@ -117,9 +120,9 @@ impl Opening<'_> {
         let uri = &self.connector.uri;
         let socket = net::connect_tcp(&uri.host, uri.port, self.deadline).await?;
         let stream = match &self.connector.tls {
-            Some(verification) => {
+            Some(settings) => {
                 self.step = "the TLS handshake";
-                tls::handshake(verification, &uri.host, socket).await?
+                tls::handshake(settings, &uri.host, socket).await?
             }
             None => Stream::Tcp(socket),
         };
@@ -128,8 +131,19 @@ impl Opening<'_> {
             Ok(negotiated) => Ok(Link::new(wire, negotiated)),
             Err(error) => {
                 self.answer_close(&mut wire, &error).await;
-                Err(error)
+                Err(self.explained(error))
             }
+        }
+    }
+
+    /// Names our certificate where that is what the broker has closed an encrypted connection over.
+    fn explained(&self, error: BrokerError) -> BrokerError {
+        let BrokerError::Io(source) = error else {
+            return error;
+        };
+        match TlsError::of_session(&self.connector.uri.endpoint(), source) {
+            Ok(refusal) => refusal.into(),
+            Err(source) => source.into(),
         }
     }
 
@@ -172,17 +186,27 @@ impl Opening<'_> {
                 ))
             })
             .await?;
-        if !mechanisms.split(' ').any(|mechanism| mechanism == "PLAIN") {
-            return Err(BrokerError::Mechanism { offered: mechanisms });
-        }
+        let is_offered = |ours: &&Mechanism| mechanisms.split(' ').any(|theirs| theirs == ours.as_str());
+        let Some(mechanism) = self.connector.mechanisms.iter().find(is_offered) else {
+            return Err(BrokerError::Mechanism {
+                wanted: self.connector.mechanisms.clone(),
+                offered: mechanisms,
+            });
+        };
         self.step = "the authentication";
-        let password = self.connector.password()?;
-        let response = encode::sasl_plain(&self.connector.uri.user, password.expose_secret());
+        let response = match mechanism {
+            Mechanism::Plain => {
+                let password = self.connector.password()?;
+                encode::sasl_plain(&self.connector.uri.user, password.expose_secret())
+            }
+            // Who we are is in the certificate.
+            Mechanism::External => Default::default(),
+        };
         let client = encode::ClientProperties {
             version: env!("CARGO_PKG_VERSION"),
             connection_name: &self.connector.name,
         };
-        encode::connection_start_ok(wire.output(), "PLAIN", &response, &client)?;
+        encode::connection_start_ok(wire.output(), mechanism.as_str(), &response, &client)?;
         Ok(version)
     }
 

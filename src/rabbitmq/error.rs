@@ -1,5 +1,6 @@
 //! What can go wrong with the broker, and which kind of fault it is.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use walrelay_engine::amqp::{AmqpError, Close, EncodeError, Method};
 use walrelay_engine::flow::DeliveryError;
 
+use super::Mechanism;
 use crate::fault::FaultKind;
 use crate::net::ConnectError;
 use crate::net::tls::TlsError;
@@ -77,9 +79,11 @@ pub enum BrokerError {
         /// What was going on.
         step: &'static str,
     },
-    /// The broker does not offer the SASL mechanism.
-    #[error("RabbitMQ offers the SASL mechanisms {offered}, not PLAIN")]
+    /// The broker offers none of our SASL mechanisms.
+    #[error("RabbitMQ offers the SASL mechanisms {offered}, not {}{}", Joined(.wanted), plugin_hint(.wanted))]
     Mechanism {
+        /// Those that we would take.
+        wanted: Vec<Mechanism>,
         /// Those offered.
         offered: String,
     },
@@ -95,6 +99,24 @@ pub enum BrokerError {
         /// The broker's words.
         reply_text: String,
     },
+}
+
+/// Mechanisms in one text.
+struct Joined<'a>(&'a [Mechanism]);
+
+impl fmt::Display for Joined<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.0.iter().map(|mechanism| mechanism.as_str()).collect();
+        f.write_str(&names.join(" or "))
+    }
+}
+
+/// <https://www.rabbitmq.com/docs/access-control#mechanisms>
+fn plugin_hint(wanted: &[Mechanism]) -> &'static str {
+    match wanted.contains(&Mechanism::External) {
+        true => " (EXTERNAL needs the plugin rabbitmq_auth_mechanism_ssl and a line in auth_mechanisms)",
+        false => "",
+    }
 }
 
 /// What was going on when the broker closed.
@@ -164,6 +186,7 @@ impl BrokerError {
             | Self::Deadline { .. }
             // It went away during the handshake, which says nothing about the certificate.
             | Self::Tls(TlsError::Io { .. }) => FaultKind::BrokerUnreachable,
+            Self::Tls(error) if error.is_about_us() => FaultKind::BrokerClientCertificate,
             Self::Tls(_) => FaultKind::BrokerTls,
             Self::PasswordFile { .. } | Self::Mechanism { .. } => FaultKind::BrokerAuthentication,
             Self::Silent { .. } => FaultKind::BrokerSilent,

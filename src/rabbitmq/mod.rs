@@ -13,4 +13,4 @@ pub use error::BrokerError;
 pub(crate) use error::refused_kind;
 pub use link::{Link, LinkEvent};
 pub use topology::Exchange;
-pub use uri::{BrokerUri, UriError};
+pub use uri::{BrokerUri, Mechanism, UriError, UriQuery};

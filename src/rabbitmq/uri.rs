@@ -3,11 +3,15 @@
 //! <https://www.rabbitmq.com/docs/uri-spec>. One deviation: an empty virtual host (`amqp://host/`) means `/`, since no
 //! broker has a virtual host without a name and the slash is easily typed.
 
+mod query;
+
 use std::fmt;
 
 use percent_encoding::percent_decode_str;
 use secrecy::SecretString;
 use url::Url;
+
+pub use query::{Mechanism, UriQuery};
 
 /// Where the broker is and who we are.
 #[derive(Clone)]
@@ -24,6 +28,8 @@ pub struct BrokerUri {
     pub password: Option<SecretString>,
     /// The virtual host.
     pub vhost: String,
+    /// What its parameters say of TLS and authentication.
+    pub query: UriQuery,
 }
 
 /// Why a text is not a broker's URI. The text itself is left out: it may hold a password.
@@ -53,9 +59,23 @@ pub enum UriError {
     /// A `?` before an `@`: it belongs to the password, and what follows it must not be shown.
     #[error("it has a ? before the @: write it as %3F")]
     Question,
-    /// A query, of which none is understood.
-    #[error("the parameter `{0}` is unknown: heartbeat, ca_file and the like are keys of [rabbitmq]")]
+    /// A parameter that is not understood.
+    #[error("the parameter `{0}` is unknown: heartbeat and the like are keys of [rabbitmq]")]
     Parameter(String),
+    /// A parameter about TLS in a URI without it.
+    #[error("the parameter `{0}` needs amqps://")]
+    OnlyWithTls(&'static str),
+    /// A certificate without its key, or the other way round.
+    #[error("the parameters `certfile` and `keyfile` belong together: `{0}` is missing")]
+    HalfIdentity(&'static str),
+    /// A value that a parameter cannot have.
+    #[error("the parameter `{name}` must be {expected}")]
+    Value {
+        /// The parameter.
+        name: &'static str,
+        /// What it may be.
+        expected: &'static str,
+    },
 }
 
 impl BrokerUri {
@@ -74,9 +94,7 @@ impl BrokerUri {
         if url.query().is_some_and(|query| query.contains('@')) {
             return Err(UriError::Question);
         }
-        if let Some((name, _)) = url.query_pairs().next() {
-            return Err(UriError::Parameter(name.into_owned()));
-        }
+        let query = UriQuery::read(&url, tls)?;
         if url.fragment().is_some() {
             return Err(UriError::Fragment);
         }
@@ -109,6 +127,7 @@ impl BrokerUri {
             user,
             password: password.map(SecretString::from),
             vhost,
+            query,
         })
     }
 
@@ -197,7 +216,7 @@ mod tests {
             ),
             (
                 "amqp://h/v?heartbeat=5",
-                "the parameter `heartbeat` is unknown: heartbeat, ca_file and the like are keys of [rabbitmq]",
+                "the parameter `heartbeat` is unknown: heartbeat and the like are keys of [rabbitmq]",
             ),
         ] {
             assert_eq!(BrokerUri::parse(text).unwrap_err().to_string(), message, "{text}");

@@ -21,6 +21,7 @@ use super::task::poll_task;
 use crate::fault::{Fault, FaultKind};
 use crate::postgres::marks::{self, MarkStream, Refusal, TablePlan};
 use crate::postgres::{Error, KeptSession, SqlState, settled};
+use crate::repeats::{Repeats, Telling};
 
 /// What is known of the tables, for as long as nothing speaks against it.
 #[derive(Debug, Clone)]
@@ -83,6 +84,7 @@ pub(super) struct Marker {
     notes: Notes,
     /// What keeps a sweep from being made, or rows from being marked by notes.
     sweep_fault: Option<Fault>,
+    told: Repeats<Fault>,
     status: MarkStatus,
 }
 
@@ -99,6 +101,7 @@ impl Marker {
             sweep: Sweep::new(now),
             notes: Notes::default(),
             sweep_fault: None,
+            told: Repeats::default(),
             status: MarkStatus::default(),
         }
     }
@@ -255,13 +258,23 @@ impl Marker {
         faults.extend(refusals.map(|refusal| Fault::new(refusal.kind(), refusal)));
         for fault in &faults {
             let (cause, error, remedy) = (fault.kind.label(), fault.message.as_str(), fault.kind.remedy());
-            if self.status.degraded.iter().any(|known| known == fault) {
-                tracing::debug!(cause, error, "rows are not marked, as before");
-            } else {
-                tracing::warn!(cause, error, remedy, "rows are not marked");
+            match self.told.note(fault.clone(), Instant::now()) {
+                Telling::News => tracing::warn!(cause, error, remedy, "rows are not marked"),
+                Telling::Repeated { repeated, seconds } => {
+                    tracing::warn!(
+                        cause,
+                        error,
+                        remedy,
+                        repeated,
+                        seconds,
+                        "rows are still not marked"
+                    );
+                }
+                Telling::Quiet => tracing::debug!(cause, error, "rows are not marked, as before"),
             }
         }
         if faults.is_empty() && !self.status.degraded.is_empty() {
+            self.told.over();
             tracing::info!("rows are marked again");
         }
         self.status.degraded = faults;

@@ -11,8 +11,9 @@ use tokio::task::JoinHandle;
 use super::session::DatabaseSettings;
 use super::status::RetentionStatus;
 use super::task::poll_task;
-use crate::fault::Fault;
+use crate::fault::{Fault, FaultKind};
 use crate::postgres::{ControlSession, Error, Purge, QualifiedTable};
+use crate::repeats::{Repeats, Telling};
 
 /// Rows deleted by one statement at most.
 const BATCH: u32 = 1000;
@@ -51,6 +52,7 @@ struct Kept {
     purge: Option<Purge>,
     due: Instant,
     fault: Option<Fault>,
+    told: Repeats<FaultKind>,
 }
 
 /// What a round did.
@@ -83,6 +85,7 @@ impl Retention {
             settings: settings.clone(),
             purge: None,
             fault: None,
+            told: Repeats::default(),
         });
         Self {
             tables: tables.collect(),
@@ -154,6 +157,7 @@ impl Retention {
                 kept.due = now + left.as_ref().map_or(interval, |left| left.rest.max(ROUND_REST));
                 kept.purge = left.map(|left| left.purge);
                 if kept.fault.take().is_some() {
+                    kept.told.over();
                     tracing::info!(table = %table, "retention works again");
                 }
             }
@@ -163,10 +167,16 @@ impl Retention {
                 let fault = Fault::new(error.kind(), &error);
                 let (cause, remedy) = (fault.kind.label(), fault.kind.remedy());
                 let error = fault.message.as_str();
-                if kept.fault.as_ref().is_some_and(|known| known.kind == fault.kind) {
-                    tracing::debug!(table = %table, cause, error, "retention fails as before");
-                } else {
-                    tracing::warn!(table = %table, cause, error, remedy, "retention fails; events flow meanwhile");
+                match kept.told.note(fault.kind, now) {
+                    Telling::News => {
+                        tracing::warn!(table = %table, cause, error, remedy, "retention fails; events flow meanwhile");
+                    }
+                    Telling::Repeated { repeated, seconds } => {
+                        tracing::warn!(table = %table, cause, error, repeated, seconds, "retention still fails");
+                    }
+                    Telling::Quiet => {
+                        tracing::debug!(table = %table, cause, error, "retention fails as before")
+                    }
                 }
                 kept.fault = Some(fault);
             }

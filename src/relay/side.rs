@@ -10,13 +10,11 @@ use super::backoff::Backoff;
 use super::faults;
 use super::status::{SideState, SideStatus};
 use super::task::poll_task;
-use crate::fault::{Class, Fault};
+use crate::fault::{Class, Fault, FaultKind};
+use crate::repeats::{Repeats, Telling};
 
 /// A connection that lasted this long has proved itself: the next pauses are short again.
 const PROVED_AFTER: Duration = Duration::from_secs(5);
-
-/// How many faults are remembered as told.
-const TOLD: usize = 16;
 
 /// A connection to one server, opened again and again. `O` is what a try brings, the connection among it.
 #[derive(Debug)]
@@ -28,7 +26,7 @@ pub(super) struct Side<C, O = C> {
     /// Whether the fault of the status struck a connection that was up, and opening one does not look for it.
     struck_while_up: bool,
     /// The faults that have been told since the connection was last of use; several servers in turn have several.
-    told: Vec<Fault>,
+    told: Repeats<(FaultKind, Option<String>)>,
 }
 
 #[derive(Debug)]
@@ -53,7 +51,7 @@ impl<C: Send + 'static, O: Send + 'static> Side<C, O> {
                 fault: None,
             },
             struck_while_up: false,
-            told: Vec::new(),
+            told: Repeats::default(),
         }
     }
 
@@ -145,7 +143,7 @@ impl<C: Send + 'static, O: Send + 'static> Side<C, O> {
         } else {
             self.status.since = SystemTime::now();
             self.status.fault = None;
-            self.told.clear();
+            self.tell_over();
         }
     }
 
@@ -173,7 +171,7 @@ impl<C: Send + 'static, O: Send + 'static> Side<C, O> {
         self.struck_while_up =
             matches!(self.state, State::Up { .. }) && !faults::is_looked_for_when_opening(fault.kind);
         let delay = self.backoff.next(fault.kind.class());
-        self.tell(&fault, delay);
+        self.tell(&fault, delay, now);
         let was_down = doubted || self.status.state == SideState::Down;
         self.status = SideStatus {
             state: SideState::Down,
@@ -197,8 +195,8 @@ impl<C: Send + 'static, O: Send + 'static> Side<C, O> {
     /// Something speaks against the connection although it is up, or no longer does.
     pub(super) fn set_fault(&mut self, fault: Option<Fault>) {
         match &fault {
-            Some(fault) => self.tell(fault, Duration::ZERO),
-            None => self.told.clear(),
+            Some(fault) => self.tell(fault, Duration::ZERO, Instant::now()),
+            None => self.tell_over(),
         }
         self.status.fault = fault;
         self.status.since = SystemTime::now();
@@ -217,24 +215,32 @@ impl<C: Send + 'static, O: Send + 'static> Side<C, O> {
         }
     }
 
-    /// One line per change: a fault that merely goes on, or comes again in turn with others, is repeated at debug only.
-    /// For a person the words count too: the second missing column is news.
-    fn tell(&mut self, fault: &Fault, delay: Duration) {
+    /// One line per change: a fault that merely goes on, or comes again in turn with others, is counted, and otherwise
+    /// repeated at debug only. For a person the words count too: the second missing column is news.
+    fn tell(&mut self, fault: &Fault, delay: Duration, now: Instant) {
         let halted = fault.kind.class() == Class::Halted;
-        let mut told = self.told.iter();
-        let known = told.any(|told| told.kind == fault.kind && (!halted || told.message == fault.message));
-        if !known {
-            self.told.truncate(TOLD - 1);
-            self.told.insert(0, fault.clone());
-        }
+        let words = halted.then(|| fault.message.clone());
+        let telling = self.told.note((fault.kind, words), now);
         let (side, cause, remedy) = (self.name, fault.kind.label(), fault.kind.remedy());
         let (error, delay_ms) = (fault.message.as_str(), delay.as_millis());
-        match fault.kind.class() {
-            _ if known => tracing::debug!(side, cause, error, delay_ms, "as before"),
-            Class::Halted => tracing::error!(side, cause, error, remedy, delay_ms, "halted"),
-            Class::Unavailable | Class::Held | Class::Risk | Class::Degraded => {
-                tracing::warn!(side, cause, error, remedy, delay_ms, "unavailable");
+        match telling {
+            Telling::Quiet => tracing::debug!(side, cause, error, delay_ms, "as before"),
+            Telling::News if halted => tracing::error!(side, cause, error, remedy, delay_ms, "halted"),
+            Telling::News => tracing::warn!(side, cause, error, remedy, delay_ms, "unavailable"),
+            Telling::Repeated { repeated, seconds } if halted => {
+                tracing::error!(side, cause, error, remedy, repeated, seconds, "still halted");
             }
+            Telling::Repeated { repeated, seconds } => {
+                tracing::warn!(side, cause, error, remedy, repeated, seconds, "still unavailable");
+            }
+        }
+    }
+
+    /// What goes wrong from now on is news again.
+    fn tell_over(&mut self) {
+        let repeated = self.told.over();
+        if repeated > 0 {
+            tracing::debug!(side = self.name, repeated, "failures are over");
         }
     }
 }

@@ -59,6 +59,8 @@ pub struct Status {
     pub broker_failures: Failures,
     /// What becomes of published rows.
     pub marks: MarkStatus,
+    /// Spans that there was no room for.
+    pub spans_dropped: u64,
     /// When the relay last went round its loop.
     pub ticked: Instant,
     /// When an event was last settled.
@@ -243,6 +245,7 @@ impl Status {
             database_failures: Failures::default(),
             broker_failures: Failures::default(),
             marks: MarkStatus::default(),
+            spans_dropped: 0,
             ticked: Instant::now(),
             progressed: None,
         }

@@ -9,6 +9,7 @@ mod ending;
 mod errands;
 mod retries;
 mod role;
+mod spans;
 mod telling;
 
 use std::future::poll_fn;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{mpsc, watch};
 use walrelay_engine::PgTimestamp;
 use walrelay_engine::flow::{Flow, FlowConfig, Intake, Positions, Timeout};
+use walrelay_engine::span::PublishSpan;
 use walrelay_engine::walsender::StatusUpdate;
 
 use doubt::Struck;
@@ -62,6 +64,8 @@ pub struct RelaySettings {
     pub shutdown_grace: Duration,
     /// End on a halt instead of waiting for a person.
     pub exit_on_halt: bool,
+    /// Takes the spans of publishes, where they are wanted.
+    pub spans: Option<mpsc::Sender<PublishSpan>>,
 }
 
 /// Why the relay ended.
@@ -81,7 +85,7 @@ pub async fn run(
     status: watch::Sender<Status>,
     stop: watch::Receiver<bool>,
 ) -> Ending {
-    Relay::new(settings, status).run(stop).await
+    Box::pin(Relay::new(settings, status).run(stop)).await
 }
 
 struct Relay {
@@ -110,13 +114,18 @@ struct Relay {
     /// When the grace of a requested stop is over.
     stop_by: Option<Instant>,
     halted: Option<FaultKind>,
+    spans_refused: u64,
 }
 
 impl Relay {
     fn new(settings: RelaySettings, status: watch::Sender<Status>) -> Self {
         let (tell, news) = mpsc::channel(news::CAPACITY);
+        let mut flow = Flow::new(settings.flow.clone());
+        if settings.spans.is_some() {
+            flow.record_spans();
+        }
         Self {
-            flow: Flow::new(settings.flow.clone()),
+            flow,
             errands: Errands::new(),
             backfill: Backfill::default(),
             marker: Marker::new(Instant::now(), settings.care.guard_interval),
@@ -136,6 +145,7 @@ impl Relay {
             struck: Struck::default(),
             stop_by: None,
             halted: None,
+            spans_refused: 0,
         }
     }
 
@@ -195,6 +205,7 @@ impl Relay {
             watch.look_if_due(!self.flow.wants_stream(), now);
         }
         tell_discarded(&mut self.flow);
+        self.pass_spans(now);
         if let Some(delivery) = self
             .held
             .tell(&self.flow, self.settings.database.source.slot.as_str())

@@ -15,6 +15,7 @@
 
 mod account;
 mod certificates;
+mod collector;
 mod database;
 mod epmd;
 mod error;
@@ -39,7 +40,8 @@ mod vhost;
 mod wait;
 mod watchdog;
 
-pub use certificates::Certificates;
+pub use certificates::{Authority, Certificates, Issued, KeyKind, Validity};
+pub use collector::{Collector, ExportRequest};
 pub use database::Database;
 pub use error::{Error, Result};
 pub use folder::Folder;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio_postgres::{Client, NoTls};
 
 use crate::account::{Account, give};
-use crate::certificates::Certificates;
+use crate::certificates::{Authority, Certificates, Issued};
 use crate::database::{self, Database};
 use crate::error::{Attempt as _, Error, Result};
 use crate::folder::Folder;
@@ -38,6 +38,7 @@ pub struct PostgresOptions {
     settings: Vec<(String, String)>,
     hba: Vec<String>,
     tls: Option<Certificates>,
+    client_authority: Option<String>,
     bin_dir: Option<PathBuf>,
 }
 
@@ -60,6 +61,17 @@ impl PostgresOptions {
     pub fn tls(mut self, certificates: &Certificates) -> Self {
         self.tls = Some(certificates.clone());
         self
+    }
+
+    /// Asks clients for a certificate of this authority (`ssl_ca_file`); an [`hba`](Self::hba) line may demand one.
+    ///
+    /// # Errors
+    /// When the authority's file cannot be read.
+    pub fn client_authority(mut self, authority: &Authority) -> Result<Self> {
+        let path = authority.ca_path();
+        self.client_authority =
+            Some(std::fs::read_to_string(path).attempt(format!("read {}", path.display()))?);
+        Ok(self)
     }
 
     /// Takes the server's programs (`initdb`, `postgres`) from this folder.
@@ -312,8 +324,11 @@ impl Postgres {
         );
         if let Some(tls) = &options.tls {
             conf.push_str("ssl = on\nssl_cert_file = 'server.crt'\nssl_key_file = 'server.key'\n");
-            self.write_private("server.crt", tls.server_cert())?;
-            self.write_private("server.key", tls.server_key())?;
+            self.show_certificate(tls.server())?;
+        }
+        if let Some(authority) = &options.client_authority {
+            conf.push_str("ssl_ca_file = 'clients.pem'\n");
+            self.write_private("clients.pem", authority)?;
         }
         for (name, value) in &options.settings {
             conf.push_str(&format!("{name} = {}\n", quoted(value)));
@@ -328,6 +343,15 @@ impl Postgres {
             options.hba.join("\n"),
         );
         std::fs::write(self.data_dir().join("pg_hba.conf"), hba).attempt("write pg_hba.conf")
+    }
+
+    /// Puts another server certificate in place; it counts from the next reload (`select pg_reload_conf()`) on.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn show_certificate(&self, issued: &Issued) -> Result<()> {
+        self.write_private("server.crt", issued.certificate_pem())?;
+        self.write_private("server.key", issued.key_pem())
     }
 
     fn write_private(&self, name: &str, content: &str) -> Result<()> {

@@ -35,6 +35,7 @@ pub struct RabbitMqOptions {
     config: Vec<(String, String)>,
     plugins: Vec<String>,
     tls: Option<Certificates>,
+    client_certificates: bool,
     bin_dir: Option<PathBuf>,
 }
 
@@ -56,6 +57,16 @@ impl RabbitMqOptions {
     pub fn tls(mut self, certificates: &Certificates) -> Self {
         self.tls = Some(certificates.clone());
         self
+    }
+
+    /// Has the TLS listener demand a client certificate of the server certificate's own authority, and takes its common
+    /// name for the user of the SASL mechanism EXTERNAL.
+    pub fn client_certificates(mut self) -> Self {
+        self.client_certificates = true;
+        self.plugin("rabbitmq_auth_mechanism_ssl")
+            .config("auth_mechanisms.1", "PLAIN")
+            .config("auth_mechanisms.2", "EXTERNAL")
+            .config("ssl_cert_login_from", "common_name")
     }
 
     /// Takes `rabbitmq-server` and `rabbitmqctl` from this folder.
@@ -326,7 +337,13 @@ impl RabbitMq {
                 "ssl_options.keyfile = {}",
                 tls.server_key_path().display()
             ));
-            config.push("ssl_options.verify = verify_none".to_owned());
+            let verify = match options.client_certificates {
+                true => "verify_peer",
+                false => "verify_none",
+            };
+            config.push(format!("ssl_options.verify = {verify}"));
+            let demands = options.client_certificates;
+            config.push(format!("ssl_options.fail_if_no_peer_cert = {demands}"));
         }
         config.extend(
             options

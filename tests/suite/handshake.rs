@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use walrelay::fault::{FaultKind, chain};
 use walrelay::net::tls::{RootSource, TlsVerification};
-use walrelay::rabbitmq::{BrokerError, BrokerUri, Connector, Exchange, Link, LinkEvent};
+use walrelay::rabbitmq::{BrokerError, BrokerUri, Connector, Exchange, Link, LinkEvent, Mechanism};
 use walrelay_testbed::scripted_broker::{answer, method};
 use walrelay_testbed::{Offer, ScriptedBroker, ScriptedConnection};
 
@@ -19,6 +19,7 @@ fn connector(broker: &ScriptedBroker) -> Connector {
         uri: BrokerUri::parse(&broker.uri()).expect("a URI"),
         password_file: None,
         tls: None,
+        mechanisms: vec![Mechanism::Plain],
         name: "walrelay test".to_owned(),
         heartbeat: Duration::from_secs(1),
         exchanges: vec![Exchange {
@@ -273,7 +274,7 @@ async fn a_broker_that_goes_away_in_the_tls_handshake_is_unreachable_and_a_missi
             FaultKind::BrokerTls,
         ),
     ] {
-        connector.tls = Some(verification);
+        connector.tls = Some(verification.into());
         let accept = async { broker.accept_silent().await?.read_some().await };
         let (result, accepted) = tokio::join!(connector.connect(), accept);
         accepted?;

@@ -96,6 +96,8 @@ pub(super) mod header {
     pub(in crate::amqp) const COMMIT_LSN: &str = "commit_lsn";
     pub(in crate::amqp) const TX_SEQ: &str = "tx_seq";
     pub(in crate::amqp) const BACKFILL: &str = "backfill";
+    pub(in crate::amqp) const TRACEPARENT: &str = "traceparent";
+    pub(in crate::amqp) const TRACESTATE: &str = "tracestate";
     pub(in crate::amqp) const REPLAYED: &str = "replayed";
     pub(in crate::amqp) const REPLAY_SEQ: &str = "replay_seq";
 }

@@ -3,6 +3,7 @@
 use super::Message;
 use super::content::ContentHeader;
 use super::reader::Reader;
+use super::table::FieldValue;
 
 impl Message {
     /// The exchange it is published to.
@@ -22,6 +23,17 @@ impl Message {
     pub fn message_id(&self) -> Option<&str> {
         let (_, _, header) = self.split();
         std::str::from_utf8(ContentHeader::decode(header).ok()?.properties.message_id()?).ok()
+    }
+
+    /// A text among its headers.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let (_, _, header) = self.split();
+        let headers = ContentHeader::decode(header).ok()?.properties.headers()?;
+        let FieldValue::Text(text) = headers.find(name)? else {
+            return None;
+        };
+        std::str::from_utf8(text).ok()
     }
 
     /// Exchange and routing key out of the `basic.publish`, behind its class and method ids and a reserved number.

@@ -8,6 +8,7 @@ use super::error::EncodeError;
 use super::frame::{FrameKind, at_least_min};
 use super::writer::{TableWriter, frame, method_id, put_u16, put_u64, short_string, table};
 use crate::Lsn;
+use crate::trace::TraceContext;
 
 /// A message's `basic.publish`, properties and body in one buffer, bound to no channel and no `frame_max`, so
 /// that it can be kept and sent again over another link.
@@ -55,6 +56,8 @@ pub struct HeaderParts<'a> {
     pub aggregate_id: &'a str,
     /// What a return is recognised by.
     pub origin: Origin,
+    /// The trace that the event belongs to.
+    pub trace: TraceContext<'a>,
 }
 
 /// Where a message comes from; the broker gives it back with a returned message.
@@ -185,6 +188,14 @@ impl HeaderParts<'_> {
     fn write(&self, headers: &mut TableWriter<'_>) -> Result<(), EncodeError> {
         headers.text(header::AGGREGATE_TYPE, self.aggregate_type)?;
         headers.text(header::AGGREGATE_ID, self.aggregate_id)?;
+        for (name, value) in [
+            (header::TRACEPARENT, self.trace.traceparent),
+            (header::TRACESTATE, self.trace.tracestate),
+        ] {
+            if let Some(value) = value {
+                headers.display(name, value)?;
+            }
+        }
         match self.origin {
             Origin::Stream {
                 commit_lsn,

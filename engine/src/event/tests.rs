@@ -280,3 +280,29 @@ fn debug_shows_the_size_of_the_payload_not_the_payload() {
         "{debug}"
     );
 }
+
+#[test]
+fn a_trace_is_taken_from_columns_of_its_own_and_else_from_headers() {
+    let headers = text(br#"{"traceparent": "by key", "tracestate": "by key", "other": 1}"#);
+    let mut table = Table::outbox();
+    table.0.push(("headers", type_oid::JSONB, headers));
+    let traced = |table: &Table| {
+        table.with_row(|mapping, row| {
+            let trace = mapping.trace(row);
+            [trace.traceparent, trace.tracestate].map(|value| value.map(|value| value.to_string()))
+        })
+    };
+    assert_eq!(
+        traced(&table),
+        [Some("by key".to_owned()), Some("by key".to_owned())]
+    );
+    table.0.push(("traceparent", type_oid::TEXT, text(b"by column")));
+    table.0.push(("tracestate", type_oid::TEXT, Cell::Null));
+    assert_eq!(
+        traced(&table),
+        [Some("by column".to_owned()), Some("by key".to_owned())]
+    );
+    let table = table.set("headers", Cell::Text(b"\xff".to_vec()));
+    assert_eq!(traced(&table), [Some("by column".to_owned()), None]);
+    assert_eq!(traced(&Table::outbox()), [None, None]);
+}

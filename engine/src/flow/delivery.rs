@@ -47,6 +47,9 @@ impl Flow {
         self.confirms.clear();
         self.window.requeue_sent();
         self.retries.link_lost();
+        if let Some(spans) = &mut self.spans {
+            spans.link_lost();
+        }
     }
 
     /// The broker stops (`connection.blocked`) or resumes taking messages.
@@ -93,6 +96,9 @@ impl Flow {
                 continue;
             }
             message.write_frames(CHANNEL, frame_max, out);
+            if let Some(spans) = &mut self.spans {
+                spans.sent(seq, message, now);
+            }
             self.confirms.published(seq, now);
             if let Some(rate) = &mut self.rate {
                 rate.sent(now);
@@ -253,6 +259,9 @@ impl Flow {
     fn outcome(&mut self, seq: Seq, outcome: Outcome, now: Instant) {
         if let Some(token) = retries::at_place(seq) {
             return self.retry_outcome(token, outcome);
+        }
+        if let Some(spans) = &mut self.spans {
+            spans.answered(seq, outcome.into(), now);
         }
         let failure = match outcome {
             Outcome::Confirmed => {

@@ -430,6 +430,7 @@ pub(super) fn encode(
             aggregate_type: event.aggregate_type,
             aggregate_id: event.aggregate_id,
             origin: stamp.origin,
+            trace: mapping.trace(row),
         },
     };
     Message::encode_with(buffer, &parts, |body| event.payload.append_to(body))

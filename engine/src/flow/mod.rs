@@ -47,6 +47,7 @@ use crate::marks::{MarkSettings, Marks, Position};
 use crate::policy::Policies;
 use crate::rate::Rate;
 use crate::report::Report;
+use crate::span::Spans;
 use crate::window::{Seq, Window, WindowLimits};
 
 /// Settled transactions remembered across sessions, at least.
@@ -124,6 +125,7 @@ pub struct Flow {
     passed: Option<Position>,
     is_prefix_held: bool,
     marker: Marker,
+    pub(crate) spans: Option<Spans>,
     stopping: bool,
     /// What our clock says, as of the last [`Flow::tell_time`].
     wall: PgTimestamp,
@@ -271,6 +273,7 @@ impl Flow {
             passed: None,
             is_prefix_held: false,
             marker: Marker::Free,
+            spans: None,
             session: None,
             log: Log::default(),
             link: None,

@@ -49,6 +49,7 @@ pub(super) fn message(window: &mut Window, bytes: usize) -> Message {
                 tx_seq: 0,
                 backfill: false,
             },
+            trace: Default::default(),
         },
     };
     let envelope = Message::encode(&mut buffer, &parts, b"").unwrap();

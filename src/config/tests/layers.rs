@@ -13,6 +13,7 @@ fn without_anything_set_the_defaults_hold() {
         delivery,
         recovery,
         admin,
+        otel,
         log,
     } = loaded(URLS, &Sources::default()).config;
     assert_eq!(
@@ -56,6 +57,9 @@ fn without_anything_set_the_defaults_hold() {
     };
     assert_eq!(delivery, expected);
     assert_eq!(recovery.on_slot_lost, OnSlotLost::Halt);
+    assert_eq!(otel.endpoint, None);
+    assert_eq!(rabbitmq.auth_mechanism, AuthMechanism::Plain);
+    assert_eq!((rabbitmq.cert_file, rabbitmq.key_file), (None, None));
     assert_eq!(admin.listen.to_string(), "127.0.0.1:10187");
     assert_eq!(
         (log.format, log.level.to_string()),
@@ -119,7 +123,7 @@ fn every_key_reaches_the_configuration() {
     let before = format!("{:?}", loaded(URLS, &Sources::default()).config);
     for key in KEYS.iter().filter(|key| !key.secret) {
         let value = match key.kind {
-            Kind::Text | Kind::Texts | Kind::Template | Kind::Path => "other",
+            Kind::Text | Kind::Texts | Kind::Template | Kind::Password | Kind::Path => "other",
             Kind::Duration { .. } => "4s",
             Kind::Size { .. } => "7777",
             Kind::Integer { .. } => "77",
@@ -128,8 +132,15 @@ fn every_key_reaches_the_configuration() {
             Kind::Address => "[::1]:80",
             Kind::LogLevels => "debug",
         };
-        let by_flag = loaded(URLS, &set(&[&format!("{}={value}", key.path)])).config;
-        let by_variable = loaded(URLS, &environment(&[(&key.env_name(), value)])).config;
+        // These two go together only.
+        let partner = match key.path {
+            "rabbitmq.cert_file" => "rabbitmq.key_file = 'key'\n",
+            "rabbitmq.key_file" => "rabbitmq.cert_file = 'certificate'\n",
+            _ => "",
+        };
+        let file = format!("{URLS}{partner}");
+        let by_flag = loaded(&file, &set(&[&format!("{}={value}", key.path)])).config;
+        let by_variable = loaded(&file, &environment(&[(&key.env_name(), value)])).config;
         assert_ne!(format!("{by_flag:?}"), before, "{}", key.path);
         assert_eq!(format!("{by_flag:?}"), format!("{by_variable:?}"), "{}", key.path);
     }

@@ -23,6 +23,26 @@ fn no_secret_is_in_debug_or_in_what_is_shown() {
 }
 
 #[test]
+fn a_password_key_is_never_shown_whatever_it_looks_like() {
+    for password in ["hunter2", "https://hunter2.example/", "postgres://hunter2@h/d"] {
+        let sources = environment(&[
+            ("WALRELAY_POSTGRES_PASSWORD", password),
+            ("WALRELAY_RABBITMQ_PASSWORD", password),
+        ]);
+        let loaded = loaded(URLS, &sources);
+        for text in [format!("{:#?}", loaded.config), loaded.settings.to_toml()] {
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+        let shown = "password = \"********\"  # WALRELAY_POSTGRES_PASSWORD";
+        assert!(
+            loaded.settings.to_toml().contains(shown),
+            "{}",
+            loaded.settings.to_toml()
+        );
+    }
+}
+
+#[test]
 fn what_is_shown_is_a_configuration_file_with_origins() {
     let sources = set(&[
         "postgres.url=postgres://u:hunter2@db/shop",

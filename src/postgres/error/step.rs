@@ -10,6 +10,8 @@ use crate::fault::FaultKind;
 pub enum Step {
     /// Reaching the server and agreeing on TLS.
     Connect,
+    /// The TLS handshake, once the server has agreed to one.
+    TlsHandshake,
     /// Startup and authentication of a walsender session.
     OpenReplication,
     /// `IDENTIFY_SYSTEM`.
@@ -32,6 +34,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Connect => "connect to PostgreSQL",
+            Self::TlsHandshake => "complete the TLS handshake",
             Self::OpenReplication => "open a replication session",
             Self::IdentifySystem => "identify the system",
             Self::StartStreaming => "start streaming from the slot",

@@ -75,4 +75,13 @@ pub enum UrlError {
     /// `sslrootcert=system` with a mode that does not verify.
     #[error("sslrootcert=system needs sslmode=verify-full")]
     WeakSystemRoots,
+    /// A certificate without its key, or the other way round.
+    #[error("sslcert and sslkey belong together: {missing} is missing")]
+    HalfIdentity {
+        /// The one that is missing.
+        missing: &'static str,
+    },
+    /// `channel_binding=require` without a channel to bind to.
+    #[error("channel_binding=require needs TLS, which sslmode=disable forbids")]
+    BindingWithoutTls,
 }

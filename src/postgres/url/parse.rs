@@ -6,8 +6,10 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use secrecy::SecretString;
 
-use super::{ConnectTarget, DEFAULT_CONNECT_TIMEOUT, Host, Server, SessionAttrs, SslMode, UrlError};
-use crate::net::tls::RootSource;
+use super::{
+    ChannelBinding, ConnectTarget, DEFAULT_CONNECT_TIMEOUT, Host, Server, SessionAttrs, SslMode, UrlError,
+};
+use crate::net::tls::{Identity, RootSource};
 
 /// PostgreSQL's port.
 const DEFAULT_PORT: u16 = 5432;
@@ -15,7 +17,7 @@ const DEFAULT_PORT: u16 = 5432;
 const DEFAULT_HOST: &str = "localhost";
 
 /// The parameters that are understood.
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 13] = [
     "host",
     "port",
     "user",
@@ -23,6 +25,9 @@ const KNOWN: [&str; 10] = [
     "dbname",
     "sslmode",
     "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "channel_binding",
     "connect_timeout",
     "application_name",
     "target_session_attrs",
@@ -39,6 +44,9 @@ pub(super) struct Raw {
     dbname: Option<String>,
     sslmode: Option<SslMode>,
     sslrootcert: Option<RootSource>,
+    sslcert: Option<PathBuf>,
+    sslkey: Option<PathBuf>,
+    channel_binding: Option<ChannelBinding>,
     connect_timeout: Option<Duration>,
     application_name: Option<String>,
     session_attrs: Option<SessionAttrs>,
@@ -185,6 +193,16 @@ impl Raw {
                     _ => RootSource::File(PathBuf::from(value)),
                 });
             }
+            "sslcert" => self.sslcert = Some(PathBuf::from(value)),
+            "sslkey" => self.sslkey = Some(PathBuf::from(value)),
+            "channel_binding" => {
+                self.channel_binding = Some(match value.as_str() {
+                    "disable" => ChannelBinding::Disable,
+                    "prefer" => ChannelBinding::Prefer,
+                    "require" => ChannelBinding::Require,
+                    _ => return Err(bad("disable, prefer or require")),
+                });
+            }
             "connect_timeout" => {
                 let seconds: u64 = value.parse().map_err(|_| bad("a whole number of seconds"))?;
                 self.connect_timeout = Some(seconds)
@@ -215,6 +233,16 @@ impl Raw {
             }
             (_, mode) => mode.unwrap_or_default(),
         };
+        let identity = match (self.sslcert, self.sslkey) {
+            (Some(certificate), Some(key)) => Some(Identity { certificate, key }),
+            (None, None) => None,
+            (Some(_), None) => return Err(UrlError::HalfIdentity { missing: "sslkey" }),
+            (None, Some(_)) => return Err(UrlError::HalfIdentity { missing: "sslcert" }),
+        };
+        let channel_binding = self.channel_binding.unwrap_or_default();
+        if sslmode == SslMode::Disable && channel_binding == ChannelBinding::Require {
+            return Err(UrlError::BindingWithoutTls);
+        }
         Ok(ConnectTarget {
             servers,
             dbname: self.dbname.unwrap_or_else(|| user.clone()),
@@ -222,6 +250,8 @@ impl Raw {
             password: self.password,
             sslmode,
             sslrootcert: self.sslrootcert,
+            identity,
+            channel_binding,
             connect_timeout: self.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT),
             application_name: self.application_name,
             session_attrs: self.session_attrs.unwrap_or_default(),

@@ -33,7 +33,10 @@ fn a_full_url_is_read() {
     );
     assert_eq!(password(&target), Some("p/w%"));
     let roots = RootSource::File(PathBuf::from("/etc/ca.pem"));
-    assert_eq!(target.tls_verification(), Some(TlsVerification::Full(roots)));
+    assert_eq!(
+        target.tls().map(|tls| tls.verification),
+        Some(TlsVerification::Full(roots))
+    );
     assert_eq!(target.connect_timeout, Duration::from_secs(3));
     assert_eq!(target.application_name.as_deref(), Some("x"));
 }
@@ -129,25 +132,35 @@ fn pairs_follow_libpqs_quoting() {
         ("a user", "a b", 6000)
     );
     assert_eq!(password(&target), Some(r"it's \ ok"));
-    assert_eq!(target.tls_verification(), Some(TlsVerification::None));
+    assert_eq!(
+        target.tls().map(|tls| tls.verification),
+        Some(TlsVerification::None)
+    );
 }
 
 #[test]
 fn require_with_a_root_checks_the_chain() {
     let roots = RootSource::File(PathBuf::from("ca"));
     assert_eq!(
-        target("user=u sslmode=require sslrootcert=ca").tls_verification(),
+        target("user=u sslmode=require sslrootcert=ca")
+            .tls()
+            .map(|tls| tls.verification),
         Some(TlsVerification::Chain(roots))
     );
     assert_eq!(
-        target("user=u sslrootcert=system").tls_verification(),
+        target("user=u sslrootcert=system")
+            .tls()
+            .map(|tls| tls.verification),
         Some(TlsVerification::Full(RootSource::System))
     );
     assert_eq!(
         error("user=u sslmode=require sslrootcert=system"),
         UrlError::WeakSystemRoots
     );
-    assert_eq!(target("user=u sslmode=disable").tls_verification(), None);
+    assert_eq!(
+        target("user=u sslmode=disable").tls().map(|tls| tls.verification),
+        None
+    );
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::amqp::encode::{self, ClientProperties};
 use crate::amqp::{
     EncodeError, Frame, FrameKind, HeaderParts, Message, MessageParts, Origin, PROTOCOL_HEADER, returned_key,
 };
+use crate::trace::{TraceContext, TraceValue};
 
 fn parts() -> MessageParts<'static> {
     MessageParts {
@@ -31,6 +32,7 @@ fn parts() -> MessageParts<'static> {
                 tx_seq: 7,
                 backfill: false,
             },
+            trace: TraceContext::default(),
         },
     }
 }
@@ -357,6 +359,14 @@ fn assert_read_as_meant(parts: &MessageParts<'_>, body: &[u8], frame_max: u32) {
         "aggregate_id".into(),
         AMQPValue::LongString(headers.aggregate_id.into()),
     );
+    for (name, value) in [
+        ("traceparent", headers.trace.traceparent),
+        ("tracestate", headers.trace.tracestate),
+    ] {
+        if let Some(value) = value {
+            table.insert(name.into(), AMQPValue::LongString(value.to_string().into()));
+        }
+    }
     let number = |number| AMQPValue::LongLongInt(i64::try_from(number).unwrap());
     let expected_key = match headers.origin {
         Origin::Stream {
@@ -429,7 +439,11 @@ proptest! {
             texts.each_ref().map(String::as_str);
         let commit_lsn = Lsn::new(lsn);
         let origin = if replayed { Origin::Replay { seq: tx_seq } } else { Origin::Stream { commit_lsn, tx_seq, backfill } };
-        let headers = HeaderParts { aggregate_type, aggregate_id, origin };
+        let trace = TraceContext {
+            traceparent: TraceValue::of_column(aggregate_id.as_bytes()),
+            tracestate: TraceValue::of_column(message_type.as_bytes()),
+        };
+        let headers = HeaderParts { aggregate_type, aggregate_id, origin, trace };
         let parts = MessageParts {
             exchange,
             routing_key,

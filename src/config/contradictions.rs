@@ -1,0 +1,96 @@
+//! Rules that span several values.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::layers::Settings;
+use super::problem::{Origin, Problem, ProblemKind};
+use super::types::Field as _;
+
+/// What contradicts what.
+pub(super) fn of(settings: &Settings) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let duration = |path| {
+        settings
+            .values
+            .get(path)
+            .and_then(|setting| Duration::of(&setting.value))
+    };
+    let (interval, timeout) = ("postgres.status_interval", "postgres.wal_sender_timeout");
+    if let (Some(of_interval), Some(of_timeout)) = (duration(interval), duration(timeout))
+        && of_interval >= of_timeout / 2
+    {
+        // Whoever set one of the two is to be told; the other one is named in the text.
+        let set = |path| settings.origin(path).filter(|origin| **origin != Origin::Default);
+        let kind = ProblemKind::Contradiction(format!(
+            "{interval} ({}) must be less than half of {timeout} ({})",
+            humantime::format_duration(of_interval),
+            humantime::format_duration(of_timeout)
+        ));
+        problems.push(Problem {
+            origin: set(interval).or(set(timeout)).cloned(),
+            kind,
+        });
+    }
+    for entry in &settings.outbox {
+        let keeps = entry
+            .get("outbox.after_publish")
+            .is_some_and(|setting| setting.value.text() == "keep");
+        if let Some(retention) = entry.get("outbox.retention.keep_sent").filter(|_| keeps) {
+            let kind = ProblemKind::Contradiction(
+                "outbox.retention.keep_sent deletes rows that are marked as sent, but the table's after_publish = \"keep\" \
+                 marks none"
+                    .to_owned(),
+            );
+            problems.push(Problem {
+                origin: Some(retention.origin.clone()),
+                kind,
+            });
+        }
+    }
+    for (one, other) in [
+        ("rabbitmq.cert_file", "rabbitmq.key_file"),
+        ("rabbitmq.key_file", "rabbitmq.cert_file"),
+    ] {
+        if let Some(alone) = settings
+            .values
+            .get(one)
+            .filter(|_| !settings.values.contains_key(other))
+        {
+            problems.push(Problem {
+                origin: Some(alone.origin.clone()),
+                kind: ProblemKind::Contradiction(format!(
+                    "{one} and {other} belong together: {other} is missing"
+                )),
+            });
+        }
+    }
+    let ignored = settings.values.get("postgres.ignore_tables");
+    let mut seen = BTreeSet::new();
+    for setting in settings
+        .outbox
+        .iter()
+        .filter_map(|entry| entry.get("outbox.table"))
+    {
+        if let Some(ignored) = ignored
+            && ignored.value.texts().contains(&setting.value.text())
+        {
+            let kind = ProblemKind::Contradiction(format!(
+                "postgres.ignore_tables names {:?}, which is an outbox.table",
+                setting.value.text()
+            ));
+            problems.push(Problem {
+                origin: Some(ignored.origin.clone()),
+                kind,
+            });
+        }
+        if !seen.insert(setting.value.text()) {
+            let kind = ProblemKind::OutboxTwice(setting.value.text().to_owned());
+            problems.push(Problem {
+                origin: Some(setting.origin.clone()),
+                kind,
+            });
+        }
+    }
+    problems
+}
