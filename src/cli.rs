@@ -1,6 +1,7 @@
 //! The command line: what can be typed, and the configuration sources that it names.
 
 mod dead_letters;
+mod insight;
 mod upkeep;
 
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ pub use dead_letters::{
     DeadLettersArgs, DeadLettersCommand, DeadLettersDiscardArgs, DeadLettersListArgs, DeadLettersRetryArgs,
     DeadLettersShowArgs, FilterArgs,
 };
+pub use insight::{DoctorArgs, StatusArgs};
 pub use upkeep::{PurgeArgs, ReplayArgs};
 
 /// Exit codes and the order of the configuration's sources, below the root's `--help`.
@@ -90,6 +92,10 @@ pub enum Command {
     Wait(WaitArgs),
     /// Go on after a halt, with the publication and tables as they are now; make a lost slot anew, with what it missed.
     Recover(RecoverArgs),
+    /// Look at everything between the configuration and the first confirm, and say what to do.
+    Doctor(DoctorArgs),
+    /// Say on one screen how delivery stands.
+    Status(StatusArgs),
     /// Look at the configuration.
     Config(ConfigArgs),
     /// Ask the running relay of this configuration whether it is well: for health checks.
@@ -324,6 +330,8 @@ impl Command {
             Self::Replay(args) => vec![&args.common],
             Self::Purge(args) => vec![&args.common],
             Self::Recover(args) => vec![&args.common],
+            Self::Doctor(args) => vec![&args.common],
+            Self::Status(args) => vec![&args.common],
             Self::Health(args) => vec![&args.common],
             Self::Completions(_) | Self::Man(_) => Vec::new(),
             Self::DeadLetters(args) => vec![&args.common, args.command.common()],
@@ -442,6 +450,8 @@ mod tests {
         insta::assert_snapshot!("help_purge", help(&["purge"]));
         insta::assert_snapshot!("help_wait", help(&["wait"]));
         insta::assert_snapshot!("help_recover", help(&["recover"]));
+        insta::assert_snapshot!("help_doctor", help(&["doctor"]));
+        insta::assert_snapshot!("help_status", help(&["status"]));
         insta::assert_snapshot!("help_health", help(&["health"]));
         insta::assert_snapshot!("help_completions", help(&["completions"]));
         insta::assert_snapshot!("help_man", help(&["man"]));

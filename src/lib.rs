@@ -1,10 +1,12 @@
 //! walrelay relays a PostgreSQL outbox table to RabbitMQ from the write-ahead log.
 
 pub mod admin;
+pub mod caution;
 pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod fault;
+pub mod finding;
 pub mod net;
 pub mod postgres;
 pub mod rabbitmq;

@@ -140,6 +140,19 @@ impl Template {
         })
     }
 
+    /// Renders the template with the values of columns by name; `None` where `value_of` lacks one.
+    #[must_use]
+    pub fn render_by_name<'a>(&self, value_of: impl Fn(&str) -> Option<&'a str>) -> Option<String> {
+        let mut text = String::new();
+        for segment in &self.segments {
+            text.push_str(match segment {
+                Segment::Literal(literal) => literal,
+                Segment::Column(name) => value_of(name)?,
+            });
+        }
+        Some(text)
+    }
+
     /// Binds the columns to their indexes in a relation.
     ///
     /// # Errors

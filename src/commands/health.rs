@@ -7,7 +7,7 @@ use crate::config::Loaded;
 
 pub(super) fn execute(args: &HealthArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let path = if args.ready { "/readyz" } else { "/livez" };
-    let answer = ask(loaded.config.admin.listen, path, args.timeout)?;
+    let answer = ask(loaded.config.admin.listen, path, None, args.timeout)?;
     print(&answer.body)?;
     Ok(if answer.status == 200 {
         Exit::Clean

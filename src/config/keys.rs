@@ -229,6 +229,16 @@ pub static KEYS: &[Key] = &[
         "PEM file of a private certificate authority for amqps",
     ),
     Key {
+        secret: true,
+        check: Some(not_empty),
+        ..key(
+            "rabbitmq.management",
+            Kind::Text,
+            Presence::Optional,
+            "URL of the management API; `walrelay doctor --routes` asks it for bindings",
+        )
+    },
+    Key {
         check: Some(heartbeat),
         ..key(
             "rabbitmq.heartbeat",

@@ -77,6 +77,8 @@ pub struct RabbitmqConfig {
     pub routing_key: String,
     /// PEM file of a private certificate authority.
     pub ca_file: Option<PathBuf>,
+    /// URL of the management API, as written; only doctor asks it.
+    pub management: Option<SecretString>,
     /// Whole seconds up to 10 minutes; zero turns heartbeats off.
     pub heartbeat: Duration,
     /// The `app_id` property of every message, 255 bytes at most.
@@ -264,6 +266,7 @@ impl Config {
                 exchange: values.required("rabbitmq.exchange")?,
                 routing_key: values.required("rabbitmq.routing_key")?,
                 ca_file: values.optional("rabbitmq.ca_file"),
+                management: values.optional("rabbitmq.management"),
                 heartbeat: values.required("rabbitmq.heartbeat")?,
                 app_id: values.required("rabbitmq.app_id")?,
                 declare: values.optional("rabbitmq.declare.exchange_type"),

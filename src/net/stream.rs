@@ -180,6 +180,19 @@ impl Stream {
         SockRef::from(socket).set_tcp_user_timeout(Some(limit))
     }
 
+    /// The version of TLS that was agreed on, as `TLSv1.3`; none without TLS.
+    #[must_use]
+    pub fn tls_version(&self) -> Option<&'static str> {
+        let Self::Tls(session) = self else {
+            return None;
+        };
+        session
+            .get_ref()
+            .1
+            .protocol_version()
+            .and_then(|version| version.as_str())
+    }
+
     /// Whether what is sent is encrypted.
     #[must_use]
     pub const fn is_encrypted(&self) -> bool {
