@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustls::ProtocolVersion;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -180,17 +181,20 @@ impl Stream {
         SockRef::from(socket).set_tcp_user_timeout(Some(limit))
     }
 
-    /// The version of TLS that was agreed on, as `TLSv1.3`; none without TLS.
+    /// The version of TLS that was agreed on; none without TLS.
     #[must_use]
     pub fn tls_version(&self) -> Option<&'static str> {
         let Self::Tls(session) = self else {
             return None;
         };
-        session
-            .get_ref()
-            .1
-            .protocol_version()
-            .and_then(|version| version.as_str())
+        let version = session.get_ref().1.protocol_version()?;
+        Some(if version == ProtocolVersion::TLSv1_3 {
+            "TLS 1.3"
+        } else if version == ProtocolVersion::TLSv1_2 {
+            "TLS 1.2"
+        } else {
+            "TLS"
+        })
     }
 
     /// Whether what is sent is encrypted.

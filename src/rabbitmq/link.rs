@@ -123,7 +123,7 @@ impl Link {
         self.negotiated.heartbeat
     }
 
-    /// The version of TLS, as `TLSv1.3`; none without TLS.
+    /// The version of TLS; none without TLS.
     #[must_use]
     pub fn tls_version(&self) -> Option<&'static str> {
         self.wire.stream().tls_version()

@@ -23,6 +23,11 @@ fn line<'a>(shown: &'a str, name: &str) -> Result<&'a str> {
     Ok(found.get(name.len()..).unwrap_or_default().trim_start())
 }
 
+/// What the table's row says of its rows.
+fn cells(shown: &str) -> Result<Vec<&str>> {
+    Ok(line(shown, "public.outbox_events")?.split_whitespace().collect())
+}
+
 #[tokio::test]
 async fn a_relay_that_delivers_is_shown_with_its_rates_and_tables() -> Result<()> {
     let world = World::new().await?;
@@ -54,7 +59,7 @@ async fn a_relay_that_delivers_is_shown_with_its_rates_and_tables() -> Result<()
         "{shown}"
     );
     assert_eq!(line(&shown, "dead letters")?, "0");
-    assert_eq!(line(&shown, "public.outbox_events")?, "about 20  0");
+    assert_eq!(cells(&shown)?, ["about", "20", "0"]);
     Ok(())
 }
 
@@ -73,7 +78,7 @@ async fn what_holds_delivery_is_shown_with_its_remedy() -> Result<()> {
     ensure!(line(&shown, "delivery")?.contains("event_unroutable"), "{shown}");
     ensure!(shown.contains("routing key \"invoice.InvoiceSent\""), "{shown}");
     ensure!(shown.contains("→ bind a queue to the exchange"), "{shown}");
-    assert_eq!(line(&shown, "public.outbox_events")?, "?  1");
+    assert_eq!(cells(&shown)?, ["?", "1"]);
     Ok(())
 }
 
@@ -104,7 +109,7 @@ async fn without_a_relay_the_database_alone_tells() -> Result<()> {
     ensure!(shown.contains("from the database alone"), "{shown}");
     assert_eq!(line(&shown, "stream")?, "nobody streams");
     ensure!(line(&shown, "lag")?.ends_with(" of WAL not confirmed"), "{shown}");
-    assert_eq!(line(&shown, "public.outbox_events")?, "?  3");
+    assert_eq!(cells(&shown)?, ["?", "3"]);
 
     let output = relay.run_command(&["status", "--json"]).await?;
     let json: Value = serde_json::from_str(&output.stdout)?;

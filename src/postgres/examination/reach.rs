@@ -1,7 +1,5 @@
 //! From the address to a session: connection, TLS, authentication, and whether replication passes.
 
-use std::net::IpAddr;
-
 use super::super::connect::Connector;
 use super::super::control::ControlSession;
 use super::super::error::{Error, Step};
@@ -38,7 +36,7 @@ pub(super) async fn examine(
     };
     group.push(Finding::passed("connection", "it answers"));
     group.push(tls(&stream, connector));
-    let is_private = is_private(&stream);
+    let is_private = is_local(&stream) || stream.is_encrypted();
     let name = format!("{} doctor", application_name(connector, slot));
     // Where this fails, so does the session, and with it comes the reason.
     let method = greeting::ask(stream, &pinned, &name, deadline)
@@ -73,16 +71,14 @@ pub(super) async fn examine(
     Some(session)
 }
 
-/// Whether nobody but this machine sees what is sent.
-fn is_private(stream: &Stream) -> bool {
+/// Whether the server is on this machine.
+fn is_local(stream: &Stream) -> bool {
     let socket = match stream {
-        Stream::Unix(_) | Stream::Tls(_) => return true,
+        Stream::Unix(_) => return true,
+        Stream::Tls(session) => session.get_ref().0,
         Stream::Tcp(socket) => socket,
     };
-    socket.peer_addr().is_ok_and(|address| match address.ip() {
-        IpAddr::V4(ip) => ip.is_loopback(),
-        IpAddr::V6(ip) => ip.is_loopback(),
-    })
+    socket.peer_addr().is_ok_and(|address| address.ip().is_loopback())
 }
 
 fn tls(stream: &Stream, connector: &Connector) -> Finding {
@@ -92,7 +88,7 @@ fn tls(stream: &Stream, connector: &Connector) -> Finding {
     let Some(version) = stream.tls_version() else {
         return match stream {
             Stream::Unix(_) => Finding::passed(CHECK, "none, and none needed: a Unix socket"),
-            Stream::Tcp(_) | Stream::Tls(_) if is_private(stream) => {
+            Stream::Tcp(_) | Stream::Tls(_) if is_local(stream) => {
                 Finding::passed(CHECK, format!("none, on this machine ({mode})"))
             }
             Stream::Tcp(_) | Stream::Tls(_) => Finding::caution(
@@ -116,11 +112,13 @@ fn tls(stream: &Stream, connector: &Connector) -> Finding {
             CHECK,
             format!("{version}, the certificate's issuer is checked, its name is not ({mode})"),
         ),
-        Some(TlsVerification::None) | None => Finding::caution(
-            CHECK,
-            Caution::Unverified,
-            format!("{version}, the certificate is not looked at ({mode})"),
-        ),
+        Some(TlsVerification::None) | None => {
+            let found = format!("{version}, the certificate is not looked at ({mode})");
+            match is_local(stream) {
+                true => Finding::passed(CHECK, format!("{found}, on this machine")),
+                false => Finding::caution(CHECK, Caution::Unverified, found),
+            }
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Broken ways to the broker, and brokers that will not take messages.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use lapin::ExchangeKind;
-use walrelay_testbed::{RabbitMq, RabbitMqOptions, free_port, shared_rabbitmq};
+use walrelay_testbed::{Certificates, RabbitMq, RabbitMqOptions, free_port, shared_rabbitmq};
 
 use super::{said, server, set_up};
 use crate::world::{EXCHANGE, World};
@@ -122,14 +122,20 @@ async fn a_fanout_exchange_gives_the_probe_to_its_queue() -> Result<()> {
 
 #[tokio::test]
 async fn an_alarm_is_seen_by_the_probe() -> Result<()> {
-    let mut broker = RabbitMq::start(RabbitMqOptions::default()).await?;
+    let certificates = Certificates::for_names(&["localhost"])?;
+    let mut broker = RabbitMq::start(RabbitMqOptions::default().tls(&certificates)).await?;
     let world = World::on(server().await?, &broker).await?;
-    let relay = world.relay().text("rabbitmq.exchange", EXCHANGE).build()?;
+    let uri = world.vhost.tls_uri().context("no TLS listener")?;
+    let relay = world
+        .relay()
+        .text("rabbitmq.exchange", EXCHANGE)
+        .rabbitmq_uri(&uri)
+        .text("rabbitmq.ca_file", &certificates.ca_path().display().to_string())
+        .build()?;
     relay.setup().await?;
     broker.raise_memory_alarm().await?;
-    insta::assert_snapshot!(
-        "broker_alarm",
-        of_brokers(&said(&world, &relay, &["--probe"]).await?)
-    );
+    let said = said(&world, &relay, &["--probe"]).await?;
+    let port = format!(":{}", broker.tls_port().context("no TLS listener")?);
+    insta::assert_snapshot!("broker_alarm", of_brokers(&said.replace(&port, ":MQPORT")));
     Ok(())
 }

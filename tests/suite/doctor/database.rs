@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use walrelay_testbed::{Postgres, PostgresOptions, free_port, shared_rabbitmq};
+use walrelay_testbed::{Certificates, Postgres, PostgresOptions, free_port, shared_rabbitmq};
 
 use super::{redacted, said, server, set_up, world};
 use crate::world::World;
@@ -46,6 +46,42 @@ async fn tls_is_demanded_of_a_server_without_it() -> Result<()> {
     let url = format!("{}?sslmode=require", world.database.url());
     let relay = world.relay().postgres_url(&url).build()?;
     insta::assert_snapshot!("database_tls", said(&world, &relay, &[]).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_certificate_is_of_an_authority_that_is_not_trusted() -> Result<()> {
+    let (certificates, others) = (
+        Certificates::for_names(&["localhost"])?,
+        Certificates::for_names(&["localhost"])?,
+    );
+    let options = PostgresOptions::default()
+        .tls(&certificates)
+        .setting("max_slot_wal_keep_size", "1GB");
+    let postgres = Postgres::start(options).await?;
+    let world = World::on(&postgres, shared_rabbitmq().await?).await?;
+    let mut relay = world.relay().build()?;
+    relay.setup().await?;
+    for (authority, line) in [
+        (
+            &certificates,
+            "  ✓ TLS: TLS 1.3, the certificate is checked for the host's name (sslmode=verify-full)",
+        ),
+        (
+            &others,
+            "  ✗ TLS: the certificate of localhost is not signed by a trusted root",
+        ),
+    ] {
+        let url = format!(
+            "postgres://postgres@localhost:{}/{}?sslmode=verify-full&sslrootcert={}",
+            postgres.port(),
+            world.database.name(),
+            authority.ca_path().display()
+        );
+        relay.reconfigure(|relay| relay.postgres_url(&url))?;
+        let said = said(&world, &relay, &[]).await?;
+        assert!(said.contains(line), "{line} is not in\n{said}");
+    }
     Ok(())
 }
 
@@ -171,15 +207,15 @@ async fn a_managed_service_gets_its_own_statements() -> Result<()> {
 #[tokio::test]
 async fn the_password_is_right_and_asked_for_by_scram() -> Result<()> {
     let (world, mut relay) = set_up().await?;
-    let url = world.database.url().replace("postgres@", "doctor_scram:right@");
+    let url = world.database.url().replace("postgres@", "doctor_quiet:right@");
     relay.reconfigure(|relay| relay.postgres_url(&url))?;
     let log = server().await?.log().len();
     let said = said(&world, &relay, &[]).await?;
     assert!(
-        said.contains("✓ authentication: `doctor_scram` is let in by SCRAM-SHA-256"),
+        said.contains("✓ authentication: `doctor_quiet` is let in by SCRAM-SHA-256"),
         "{said}"
     );
     let log = server().await?.log().split_off(log);
-    assert!(!log.contains("doctor_scram"), "{log}");
+    assert!(!log.contains("doctor_quiet"), "{log}");
     Ok(())
 }

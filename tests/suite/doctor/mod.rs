@@ -19,11 +19,14 @@ async fn server() -> Result<&'static Postgres> {
     let start = async || -> Result<_> {
         let options = PostgresOptions::default()
             .setting("max_slot_wal_keep_size", "1GB")
-            .hba("host all doctor_scram 127.0.0.1/32 scram-sha-256");
+            .hba("host all doctor_scram,doctor_quiet 127.0.0.1/32 scram-sha-256");
         let server = Postgres::start(options).await?;
         let client = server.client("postgres").await?;
         client
-            .batch_execute("create role doctor_scram login superuser password 'right'")
+            .batch_execute(
+                "create role doctor_scram login superuser password 'right';
+                 create role doctor_quiet login superuser password 'right'",
+            )
             .await?;
         Ok(server)
     };

@@ -2,13 +2,34 @@
 
 use anyhow::Result;
 
+use walrelay_testbed::shared_rabbitmq;
+
 use super::{said, set_up, world};
+use crate::recover::impatient_server;
+use crate::world::World;
 
 #[tokio::test]
 async fn nothing_is_set_up() -> Result<()> {
     let world = world().await?;
     let relay = world.relay().build()?;
     insta::assert_snapshot!("nothing_set_up", said(&world, &relay, &[]).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_slot_is_lost() -> Result<()> {
+    let postgres = impatient_server().await?;
+    let world = World::on(&postgres, shared_rabbitmq().await?).await?;
+    let relay = world.relay().build()?;
+    relay.setup().await?;
+    world.lose_slot().await?;
+    let said = said(&world, &relay, &[]).await?;
+    let lost = "  ✗ slot: the replication slot `slot_DB` is lost: the server removed WAL that it needed
+      → run `walrelay recover`: it makes the slot anew and sends what was missed
+        walrelay recover
+";
+    assert!(said.contains(lost), "{said}");
+    assert!(said.contains("1 failure, 0 warnings"), "{said}");
     Ok(())
 }
 
