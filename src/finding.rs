@@ -144,6 +144,22 @@ impl Group {
         self.findings.push(finding);
     }
 
+    /// Whether nothing is delivered like this.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        let mut findings = self.findings.iter();
+        findings.any(|finding| finding.outcome == Outcome::Failed)
+    }
+
+    /// Makes warnings of failures: another of its kind will do in its place.
+    pub fn soften(&mut self) {
+        for finding in &mut self.findings {
+            if finding.outcome == Outcome::Failed {
+                finding.outcome = Outcome::Warning;
+            }
+        }
+    }
+
     /// Adds, for each of these checks that has no finding, that it could not be looked at, and sorts by their order.
     #[must_use]
     pub fn complete(mut self, checks: &[&'static str], why: &str) -> Self {

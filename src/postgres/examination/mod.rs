@@ -18,11 +18,13 @@ use std::time::Duration;
 use super::catalog::{PublicationFacts, ServerFacts};
 use super::connect::Connector;
 use super::control::ControlSession;
+use super::error::Error;
 use super::identifier::QualifiedTable;
-use super::preflight::Source;
+use super::preflight::{Source, Unfit};
+use super::servers;
 use super::url::SessionAttrs;
 use crate::fault::{Fault, FaultKind};
-use crate::finding::{Finding, Group};
+use crate::finding::{Finding, Group, Outcome};
 
 /// What is to be looked at, and what the settings ask of it.
 #[derive(Debug, Clone)]
@@ -75,9 +77,15 @@ impl Examination {
             }
         }
         let Some(primary) = primary else {
+            expect_primary(&mut groups);
             groups.extend(self.not_looked());
             return groups;
         };
+        // Another server takes its place, unless we were refused for what we are.
+        groups
+            .iter_mut()
+            .filter(|group| leads_on(group))
+            .for_each(Group::soften);
         groups.extend(self.examine_primary(&primary).await);
         primary.session.close().await;
         groups
@@ -136,9 +144,30 @@ impl Examination {
     }
 }
 
+/// Without any server that takes writes, a standby is not passed over for another one.
+fn expect_primary(groups: &mut [Group]) {
+    if groups.iter().any(Group::has_failed) {
+        return;
+    }
+    for finding in groups.iter_mut().flat_map(|group| &mut group.findings) {
+        if finding.check == "primary" {
+            *finding = unfit_finding("primary", &Unfit::Standby);
+        }
+    }
+}
+
+/// Whether the relay tries the next server after what failed here.
+fn leads_on(group: &Group) -> bool {
+    let failed = |finding: &&Finding| finding.outcome == Outcome::Failed;
+    group.findings.iter().filter(failed).all(|finding| {
+        let mut kinds = FaultKind::ALL.iter();
+        kinds.any(|kind| Some(kind.label()) == finding.cause && servers::leads_on(*kind))
+    })
+}
+
 impl Group {
     /// Adds what a check has found: that all is well, or the error with what mends it.
-    fn judge(&mut self, check: &'static str, result: Result<(), super::Unfit>, found: impl Into<String>) {
+    fn judge(&mut self, check: &'static str, result: Result<(), Unfit>, found: impl Into<String>) {
         self.push(match result {
             Ok(()) => Finding::passed(check, found),
             Err(unfit) => unfit_finding(check, &unfit),
@@ -146,17 +175,17 @@ impl Group {
     }
 }
 
-fn unfit_finding(check: &'static str, unfit: &super::Unfit) -> Finding {
+fn unfit_finding(check: &'static str, unfit: &Unfit) -> Finding {
     Finding::error(check, unfit.kind(), unfit).with_fix(unfit.fix())
 }
 
-fn error_finding(check: &'static str, error: &super::Error) -> Finding {
-    let fix = match error {
-        super::Error::GrantMissing { grant, .. } | super::Error::TableGrantMissing { grant, .. } => {
-            Some(format!("{grant};"))
-        }
-        super::Error::OwnSchema { .. } => Some("walrelay setup".to_owned()),
-        other => other.unfit().and_then(super::Unfit::fix),
+fn error_finding(check: &'static str, error: &Error) -> Finding {
+    let fix = if let Error::GrantMissing { grant, .. } | Error::TableGrantMissing { grant, .. } = error {
+        Some(format!("{grant};"))
+    } else if error.kind() == FaultKind::OwnSchema {
+        Some("walrelay setup".to_owned())
+    } else {
+        error.unfit().and_then(Unfit::fix)
     };
     Finding::error(check, error.kind(), error).with_fix(fix)
 }

@@ -47,18 +47,12 @@ pub(super) async fn examine(
     let session = match ControlSession::open(&pinned, slot).await {
         Ok(session) => session,
         Err(error) => {
-            let check = match error.kind() {
-                FaultKind::DatabaseAuthentication => "authentication",
-                FaultKind::DatabaseMissing => {
-                    group.push(authentication(connector, method.as_ref(), is_private));
-                    "session"
-                }
-                #[expect(
-                    clippy::wildcard_enum_match_arm,
-                    reason = "the rest says nothing about who we are"
-                )]
-                _ => "session",
-            };
+            // Of what else went wrong nothing tells whether we were known by then.
+            let is_refused = error.kind() == FaultKind::DatabaseAuthentication;
+            if error.kind() == FaultKind::DatabaseMissing {
+                group.push(authentication(connector, method.as_ref(), is_private));
+            }
+            let check = if is_refused { "authentication" } else { "session" };
             group.push(error_finding(check, &error));
             return None;
         }
@@ -135,12 +129,17 @@ fn authentication(connector: &Connector, method: Option<&Method>, is_private: bo
     Finding::passed(CHECK, found)
 }
 
+/// The name of doctor's own replication session.
+pub(super) fn name(session: &ControlSession) -> String {
+    format!("{} doctor", session.stream_name())
+}
+
 /// Whether a session of the replication protocol opens at the server of this SQL session, and is the same server's.
 pub(super) async fn replication(examination: &Examination, session: &ControlSession) -> Finding {
     const CHECK: &str = "replication session";
     const PURPOSE: &str = "look for our replication session";
     let connector = session.connector();
-    let name = format!("{} doctor", session.stream_name());
+    let name = name(session);
     let settings = session_settings(examination.wal_sender_timeout);
     let mut walsender = match Walsender::open(connector, &name, &settings).await {
         Ok(walsender) => walsender,

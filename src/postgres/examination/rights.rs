@@ -55,11 +55,10 @@ async fn to_relay(subject: &Subject<'_>) -> Finding {
     match marks::prefix_refusal(subject.session).await {
         Ok(None) => found,
         Ok(Some(refusal)) => {
-            let fix = match &refusal {
-                marks::Refusal::Prefix { grant } => {
-                    grant.split_once(": ").map(|(_, grant)| format!("{grant};"))
-                }
-                other => Some(other.to_string()),
+            let fix = if let marks::Refusal::Prefix { grant } = &refusal {
+                grant.split_once(": ").map(|(_, grant)| format!("{grant};"))
+            } else {
+                None
             };
             Finding::error(CHECK, refusal.kind(), &refusal).with_fix(fix)
         }

@@ -1,12 +1,13 @@
 //! The replication slot: is it there, who streams from it, what does it keep, and does it outlive a promotion?
 
+use super::super::backfill;
 use super::super::catalog::column;
 use super::super::error::Error;
 use super::super::position::flushed_position;
 use super::super::preflight::checks::check_slot;
-use super::super::preflight::standby_behind;
+use super::super::preflight::{Unfit, standby_behind};
 use super::super::slot::{SlotState, WalStatus};
-use super::{Examination, Subject, error_finding, unfit_finding};
+use super::{Examination, Subject, error_finding, reach, unfit_finding};
 use crate::caution::Caution;
 use crate::fault::{Fault, FaultKind};
 use crate::finding::{Finding, Group};
@@ -60,7 +61,16 @@ async fn look(subject: &Subject<'_>, group: &mut Group) -> Result<(), Error> {
     let state = match check_slot(state, name, &server.database) {
         Ok(state) => state,
         Err(unfit) => {
-            group.push(unfit_finding("slot", &unfit));
+            let finding = unfit_finding("slot", &unfit);
+            // A slot that was there before has missed events.
+            let is_gone = matches!(unfit, Unfit::SlotMissing { .. })
+                && backfill::was_interrupted(session, name)
+                    .await
+                    .is_ok_and(|found| found == Some(false));
+            group.push(match is_gone {
+                true => finding.with_fix("walrelay recover".to_owned()),
+                false => finding,
+            });
             return Ok(());
         }
     };
@@ -89,7 +99,7 @@ impl Surroundings {
         // Without pg_monitor the names of others' sessions are hidden, and the columns null.
         let sql = "select (select count(*) from pg_catalog.pg_replication_slots), \
                    current_setting('max_replication_slots')::bigint, \
-                   (select count(*) from pg_catalog.pg_stat_replication), \
+                   (select count(*) from pg_catalog.pg_stat_replication where application_name is distinct from $2), \
                    current_setting('max_wal_senders')::bigint, current_setting('max_slot_wal_keep_size'), \
                    (select pg_catalog.concat(nullif(application_name, ''), ' from ' || pg_catalog.host(client_addr)) \
                    from pg_catalog.pg_stat_activity where pid = $1), \
@@ -102,7 +112,12 @@ impl Surroundings {
         let session = subject.session;
         let process = state.and_then(|state| state.active_pid);
         let row = session
-            .run(PURPOSE, session.client().query_one(sql, &[&process]))
+            .run(
+                PURPOSE,
+                session
+                    .client()
+                    .query_one(sql, &[&process, &reach::name(session)]),
+            )
             .await?;
         Ok(Self {
             slots: column(&row, 0, PURPOSE)?,
@@ -202,4 +217,92 @@ fn standbys(subject: &Subject<'_>, state: &SlotState, around: &Surroundings) -> 
         CHECK,
         format!("the stream waits for those of synchronized_standby_slots ({held})"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Outcome;
+
+    fn slot() -> SlotState {
+        SlotState {
+            plugin: Some("pgoutput".to_owned()),
+            logical: true,
+            database: Some("shop".to_owned()),
+            active_pid: None,
+            wal_status: Some(WalStatus::Reserved),
+            safe_wal_size: None,
+            failover: false,
+            restart_lsn: None,
+            confirmed_flush_lsn: None,
+        }
+    }
+
+    fn around() -> Surroundings {
+        Surroundings {
+            slots: 1,
+            max_slots: 10,
+            walsenders: 1,
+            max_walsenders: 10,
+            max_slot_wal_keep_size: "1GB".to_owned(),
+            streamer: None,
+            standbys: String::new(),
+        }
+    }
+
+    #[test]
+    fn wal_that_is_kept_for_nobody_or_not_for_long_is_a_warning() {
+        assert_eq!(kept(&slot(), BEHIND).outcome, Outcome::Passed);
+        assert_eq!(kept(&slot(), BEHIND + 1).cause, Some("slot_behind"));
+        let mut streamed = slot();
+        streamed.active_pid = Some(7);
+        assert_eq!(kept(&streamed, BEHIND + 1).outcome, Outcome::Passed);
+        streamed.wal_status = Some(WalStatus::Unreserved);
+        streamed.safe_wal_size = Some(-5);
+        let danger = kept(&streamed, 0);
+        assert_eq!(danger.cause, Some("slot_in_danger"));
+        assert!(danger.found.contains("0 B more"), "{}", danger.found);
+    }
+
+    #[test]
+    fn room_is_needed_for_what_is_not_there_yet() {
+        let failed = |around: &Surroundings, state: Option<&SlotState>| {
+            let mut group = Group::new("slot");
+            free(around, state, &mut group);
+            let failed = group
+                .findings
+                .into_iter()
+                .filter(|found| found.outcome == Outcome::Failed);
+            failed
+                .map(|found| found.fix.unwrap_or_default())
+                .collect::<Vec<_>>()
+        };
+        let full = Surroundings {
+            slots: 10,
+            walsenders: 10,
+            ..around()
+        };
+        assert_eq!(failed(&around(), None), [""; 0]);
+        assert_eq!(
+            failed(&full, None),
+            [
+                "alter system set max_replication_slots = 20;  -- then restart PostgreSQL",
+                "alter system set max_wal_senders = 20;  -- then restart PostgreSQL"
+            ]
+        );
+        assert_eq!(failed(&full, Some(&slot())).len(), 1);
+        let mut streamed = slot();
+        streamed.active_pid = Some(7);
+        assert_eq!(failed(&full, Some(&streamed)), [""; 0]);
+    }
+
+    #[test]
+    fn a_slot_without_a_limit_is_a_warning() {
+        assert_eq!(keep_size(&around()).outcome, Outcome::Passed);
+        let unbounded = Surroundings {
+            max_slot_wal_keep_size: "-1".to_owned(),
+            ..around()
+        };
+        assert_eq!(keep_size(&unbounded).cause, Some("slot_unbounded"));
+    }
 }

@@ -130,6 +130,30 @@ async fn a_standby_is_named_and_passed_over_where_that_was_asked_for() -> Result
     assert!(text.contains("✓ primary: a standby: passed over"), "{text}");
     assert!(text.contains("! standbys: "), "{text}");
     assert_eq!(output.code(), Some(0), "{text}");
+
+    // Where none takes writes, that is what fails; and a server of a list that cannot be reached is a warning.
+    let nobody = free_port();
+    for (servers, line, code) in [
+        (
+            [standby.port(), standby.port()],
+            "✗ primary: the server is a standby",
+            1,
+        ),
+        (
+            [nobody, primary.port()],
+            "! connection: cannot connect to 127.0.0.1:",
+            0,
+        ),
+    ] {
+        let [first, second] = servers;
+        let url = format!(
+            "postgres://postgres@127.0.0.1:{first},127.0.0.1:{second}/{database}?target_session_attrs=read-write"
+        );
+        let relay = world.relay().postgres_url(&url).build()?;
+        let output = relay.run_command(&["doctor"]).await?;
+        assert!(output.stdout.contains(line), "{}", output.stdout);
+        assert_eq!(output.code(), Some(code), "{}", output.stdout);
+    }
     Ok(())
 }
 
@@ -142,7 +166,9 @@ async fn a_pooler_stands_in_the_way() -> Result<()> {
     let pooler = tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
             let mut packet = [0; 1024];
-            client.read(&mut packet).await.ok();
+            if !client.read(&mut packet).await.is_ok_and(|read| read > 0) {
+                continue;
+            }
             let mut answer =
                 b"E\0\0\0\0SFATAL\0C08P01\0Munsupported startup parameter in options\0\0".to_vec();
             let length = u32::try_from(answer.len() - 1).expect("short");

@@ -81,9 +81,10 @@ fn redacted(world: &World, relay: &Relay, text: &str) -> String {
 
 /// A line without versions, positions, sizes and numbers of processes.
 fn stable(line: &str) -> String {
-    // From PostgreSQL 17 on, and from RabbitMQ 4 on.
+    // From PostgreSQL 17 on, and from RabbitMQ 3.11 or 4 on.
     let line = line
         .replace("a failover slot, of", "logical, of")
+        .replace("ACCESS_REFUSED - write access to", "ACCESS_REFUSED - access to")
         .replace("takes 16.0 MiB by default", "takes SIZE by default")
         .replace("takes 128.0 MiB by default", "takes SIZE by default");
     let mut line = line;
