@@ -16,10 +16,10 @@ declare -A postgres_packages=(
 
 # What may differ from version to version, as filters of the suite's test names.
 postgres_tests=(
-  bad_input:: dead_letters:: guard:: hosts:: main_path:: policies:: promotion:: retry:: security:: setup:: shutdown::
+  bad_input:: dead_letters:: doctor:: guard:: hosts:: main_path:: policies:: promotion:: retry:: security:: setup:: shutdown::
   standby:: wait::
 )
-rabbitmq_tests=(bad_input:: faults:: main_path:: policies:: retry:: security::)
+rabbitmq_tests=(bad_input:: doctor:: faults:: main_path:: policies:: retry:: security::)
 
 test_servers=${XDG_CACHE_HOME:+$XDG_CACHE_HOME/walrelay-test-servers}
 test_servers=${test_servers:-$PWD/target/test-servers}
