@@ -256,6 +256,14 @@ mod tests {
     }
 
     #[test]
+    fn a_template_is_rendered_by_name_where_every_column_has_a_value() {
+        let template = Template::parse("{a}.x.{b}{{").unwrap();
+        let value_of = |name: &str| (name != "c").then_some("v");
+        assert_eq!(template.render_by_name(value_of).as_deref(), Some("v.x.v{"));
+        assert_eq!(Template::parse("{a}{c}").unwrap().render_by_name(value_of), None);
+    }
+
+    #[test]
     fn a_template_is_literals_and_columns() {
         let template = Template::parse("shop.{aggregate_type}.{event_type}").unwrap();
         assert_eq!(

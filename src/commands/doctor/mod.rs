@@ -17,14 +17,16 @@ pub(super) fn execute(args: &DoctorArgs, loaded: &Loaded) -> anyhow::Result<Exit
     let config = &loaded.config;
     let database = database(config)?;
     let brokers = brokers(config, args.probe)?;
-    let routes = args.routes.then(|| routes::Routes::new(config)).transpose()?;
+    let routes = args.routes.then(|| routes::Routes::new(config));
     let mut groups = vec![configuration::examine(loaded)];
     groups.extend(block_on(async {
         // One after the other: what is slow is a server that does not answer, and then its deadline is all it costs.
         let mut groups: Vec<Group> = Box::pin(database.examine()).await;
         groups.extend(Box::pin(brokers.examine()).await);
-        if let Some(routes) = &routes {
-            groups.extend(Box::pin(routes.examine()).await);
+        match &routes {
+            Some(Ok(routes)) => groups.extend(Box::pin(routes.examine()).await),
+            Some(Err(error)) => groups.push(routes::not_looked(error)),
+            None => {}
         }
         groups
     })?);

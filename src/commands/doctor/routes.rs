@@ -11,8 +11,8 @@ use crate::caution::Caution;
 use crate::config::Config;
 use crate::finding::{Finding, Group};
 use crate::net::tls::RootSource;
-use crate::postgres::routes::combinations;
-use crate::postgres::{self, ControlSession, QualifiedTable, Source};
+use crate::postgres::routes::{Combinations, combinations};
+use crate::postgres::{self, Source};
 use crate::rabbitmq::{Management, Reach, Topology};
 
 const CHECK: &str = "route";
@@ -50,30 +50,31 @@ impl Routes {
     }
 
     pub(super) async fn examine(&self) -> Vec<Group> {
-        let slot = &self.source.slot;
-        let found = in_session(&self.connector, slot, async |session| {
-            let mut groups = Vec::new();
+        // All in one short session, before the management API is asked.
+        let read = in_session(&self.connector, &self.source.slot, async |session| {
+            let mut found = Vec::new();
             for table in &self.source.tables {
-                groups.push(self.of_table(session, table).await);
+                found.push((table, combinations(session, table, &self.columns, LIMIT).await));
             }
-            Ok(groups)
+            Ok(found)
         });
-        found.await.unwrap_or_else(|error: postgres::Error| {
-            let mut group = Group::new("routes");
-            group.push(Finding::error(CHECK, error.kind(), &error));
-            vec![group]
-        })
+        let found = match read.await {
+            Ok(found) => found,
+            Err(error) => return vec![failed("routes".to_owned(), &error)],
+        };
+        let mut groups = Vec::new();
+        for (table, combinations) in found {
+            let about = format!("routes of table {table}");
+            groups.push(match combinations {
+                Ok(combinations) => self.of_table(about, &combinations).await,
+                Err(error) => failed(about, &error),
+            });
+        }
+        groups
     }
 
-    async fn of_table(&self, session: &ControlSession, table: &QualifiedTable) -> Group {
-        let mut group = Group::new(format!("routes of table {table}"));
-        let combinations = match combinations(session, table, &self.columns, LIMIT).await {
-            Ok(combinations) => combinations,
-            Err(error) => {
-                group.push(Finding::error(CHECK, error.kind(), &error));
-                return group;
-            }
-        };
+    async fn of_table(&self, about: String, combinations: &Combinations) -> Group {
+        let mut group = Group::new(about);
         // Other values may give the same texts.
         let mut routes = BTreeMap::<(String, String), u64>::new();
         for (values, rows) in &combinations.found {
@@ -145,6 +146,19 @@ impl Routes {
             Err(error) => Finding::not_looked(CHECK, format!("{shown}; {}", crate::fault::chain(&error))),
         }
     }
+}
+
+fn failed(about: String, error: &postgres::Error) -> Group {
+    let mut group = Group::new(about);
+    group.push(Finding::error(CHECK, error.kind(), error));
+    group
+}
+
+/// What the routes would be asked with is not to be had.
+pub(super) fn not_looked(error: &anyhow::Error) -> Group {
+    let mut group = Group::new("routes");
+    group.push(Finding::not_looked(CHECK, format!("{error:#}")));
+    group
 }
 
 fn counted(rows: u64) -> String {
