@@ -69,23 +69,24 @@ impl Examination {
         let mut primary = None;
         for connector in self.connector.each() {
             let (group, found) = self.examine_server(&connector).await;
-            groups.push(group);
             match (found, &primary) {
-                (Some(found), None) => primary = Some(found),
+                (Some(found), None) => primary = Some((groups.len(), found)),
                 (Some(found), Some(_)) => found.session.close().await,
                 (None, _) => {}
             }
+            groups.push(group);
         }
-        let Some(primary) = primary else {
+        let Some((place, primary)) = primary else {
             expect_primary(&mut groups);
             groups.extend(self.not_looked());
             return groups;
         };
-        // Another server takes its place, unless we were refused for what we are.
-        groups
-            .iter_mut()
-            .filter(|group| leads_on(group))
-            .for_each(Group::soften);
+        // Where the relay goes on to the next server, that one is enough.
+        for (number, group) in groups.iter_mut().enumerate() {
+            if number != place && self.leads_on(group) {
+                group.soften();
+            }
+        }
         groups.extend(self.examine_primary(&primary).await);
         primary.session.close().await;
         groups
@@ -95,6 +96,18 @@ impl Examination {
     fn passes_standbys_over(&self) -> bool {
         let target = self.connector.target();
         target.servers.len() > 1 && target.session_attrs != SessionAttrs::Any
+    }
+
+    /// Whether the relay tries the next server after what failed here.
+    fn leads_on(&self, group: &Group) -> bool {
+        let failed = |finding: &&Finding| finding.outcome == Outcome::Failed;
+        group.findings.iter().filter(failed).all(|finding| {
+            let is_cause = |kind: &&FaultKind| Some(kind.label()) == finding.cause;
+            FaultKind::ALL.iter().find(is_cause).is_some_and(|kind| {
+                let is_standby = *kind == FaultKind::DatabaseStandby;
+                servers::leads_on(*kind) && (!is_standby || self.passes_standbys_over())
+            })
+        })
     }
 
     async fn examine_server(&self, connector: &Connector) -> (Group, Option<Primary>) {
@@ -154,15 +167,6 @@ fn expect_primary(groups: &mut [Group]) {
             *finding = unfit_finding("primary", &Unfit::Standby);
         }
     }
-}
-
-/// Whether the relay tries the next server after what failed here.
-fn leads_on(group: &Group) -> bool {
-    let failed = |finding: &&Finding| finding.outcome == Outcome::Failed;
-    group.findings.iter().filter(failed).all(|finding| {
-        let mut kinds = FaultKind::ALL.iter();
-        kinds.any(|kind| Some(kind.label()) == finding.cause && servers::leads_on(*kind))
-    })
 }
 
 impl Group {

@@ -7,6 +7,7 @@ use super::super::preflight::Unfit;
 use super::super::preflight::checks::{
     check_primary, check_role, check_synchronous, check_version, check_wal_level,
 };
+use super::super::url::SessionAttrs;
 use super::managed::Service;
 use super::{Examination, error_finding, reach, unfit_finding};
 use crate::caution::Caution;
@@ -53,7 +54,7 @@ pub(super) async fn examine(
         }
     };
     group.push(managed(session, service));
-    group.push(primary(examination, &server));
+    group.push(primary(examination, session, &server).await);
     group.push(match check_wal_level(&server) {
         Ok(()) => Finding::passed("wal_level", "logical"),
         Err(unfit) => {
@@ -116,15 +117,29 @@ fn managed(session: &ControlSession, service: Option<Service>) -> Finding {
     Finding::passed(CHECK, found)
 }
 
-fn primary(examination: &Examination, server: &ServerFacts) -> Finding {
+async fn primary(examination: &Examination, session: &ControlSession, server: &ServerFacts) -> Finding {
     const CHECK: &str = "primary";
     match check_primary(server) {
-        Ok(()) => Finding::passed(CHECK, "it takes writes"),
         Err(Unfit::Standby) if examination.passes_standbys_over() => {
             Finding::passed(CHECK, "a standby: passed over for another server of the list")
         }
         Err(unfit) => unfit_finding(CHECK, &unfit),
+        Ok(()) if examination.connector.target().session_attrs == SessionAttrs::ReadWrite => {
+            match is_read_only(session).await {
+                Ok(true) => unfit_finding(CHECK, &Unfit::ReadOnly),
+                Ok(false) => Finding::passed(CHECK, "it takes writes"),
+                Err(error) => error_finding(CHECK, &error),
+            }
+        }
+        Ok(()) => Finding::passed(CHECK, "it takes writes"),
     }
+}
+
+async fn is_read_only(session: &ControlSession) -> Result<bool, Error> {
+    const PURPOSE: &str = "look at default_transaction_read_only";
+    let sql = "select current_setting('default_transaction_read_only') = 'on'";
+    let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
+    column(&row, 0, PURPOSE)
 }
 
 async fn time_out(examination: &Examination, session: &ControlSession) -> Result<String, Error> {

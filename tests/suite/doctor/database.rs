@@ -131,29 +131,45 @@ async fn a_standby_is_named_and_passed_over_where_that_was_asked_for() -> Result
     assert!(text.contains("! standbys: "), "{text}");
     assert_eq!(output.code(), Some(0), "{text}");
 
-    // Where none takes writes, that is what fails; and a server of a list that cannot be reached is a warning.
+    // Where none takes writes, that is what fails, and so it is where the relay would stay with the standby; a server of a
+    // list that cannot be reached is a warning.
     let nobody = free_port();
-    for (servers, line, code) in [
+    let read_only = format!("alter database {database} set default_transaction_read_only = on");
+    for (servers, attributes, line, code) in [
         (
             [standby.port(), standby.port()],
+            "read-write",
+            "✗ primary: the server is a standby",
+            1,
+        ),
+        (
+            [standby.port(), primary.port()],
+            "any",
             "✗ primary: the server is a standby",
             1,
         ),
         (
             [nobody, primary.port()],
+            "read-write",
             "! connection: cannot connect to 127.0.0.1:",
             0,
         ),
     ] {
         let [first, second] = servers;
         let url = format!(
-            "postgres://postgres@127.0.0.1:{first},127.0.0.1:{second}/{database}?target_session_attrs=read-write"
+            "postgres://postgres@127.0.0.1:{first},127.0.0.1:{second}/{database}?target_session_attrs={attributes}"
         );
         let relay = world.relay().postgres_url(&url).build()?;
         let output = relay.run_command(&["doctor"]).await?;
         assert!(output.stdout.contains(line), "{}", output.stdout);
         assert_eq!(output.code(), Some(code), "{}", output.stdout);
     }
+    world.client.batch_execute(&read_only).await?;
+    let url = format!("{}?target_session_attrs=read-write", world.database.url());
+    let relay = world.relay().postgres_url(&url).build()?;
+    let output = relay.run_command(&["doctor"]).await?;
+    let line = "✗ primary: the server lets sessions of this role read only";
+    assert!(output.stdout.contains(line), "{}", output.stdout);
     Ok(())
 }
 
