@@ -16,8 +16,8 @@ use crate::config::{Sources, Validator};
 use crate::postgres::skips::Selector;
 
 pub use dead_letters::{
-    DeadLettersArgs, DeadLettersCommand, DeadLettersDiscardArgs, DeadLettersListArgs, DeadLettersRetryArgs,
-    DeadLettersShowArgs, FilterArgs,
+    ChosenArgs, DeadLettersArgs, DeadLettersCommand, DeadLettersDiscardArgs, DeadLettersListArgs,
+    DeadLettersRetryArgs, DeadLettersShowArgs, FilterArgs,
 };
 pub use insight::{DoctorArgs, StatusArgs};
 pub use upkeep::{PurgeArgs, ReplayArgs};
@@ -202,14 +202,21 @@ pub struct WaitArgs {
 /// `walrelay recover`
 #[derive(Debug, Args)]
 pub struct RecoverArgs {
+    /// Send again what a slot that still streams may have missed: rows that are not marked as sent. A slot that is made
+    /// anew needs no asking.
+    #[arg(long)]
+    pub rescan: bool,
+    /// Make the slot anew although it still streams: the only way past a transaction that can never be read.
+    #[arg(long)]
+    pub new_slot: bool,
     /// Of a table without marks, send the rows written at or after a time (2026-11-30T08:00:00Z) or so long ago at most
-    /// (2h). Only where the slot is lost.
+    /// (2h). Implies --rescan.
     #[arg(long, value_name = "TIME|DURATION", value_parser = parse_since)]
     pub since: Option<SystemTime>,
     /// The column that tells when a row was written, and orders the rows; without it created_at.
     #[arg(long, value_name = "COLUMN", value_parser = NonEmptyStringValueParser::new())]
     pub backfill_order: Option<String>,
-    /// Do not ask. It is asked where the slot is lost.
+    /// Do not ask. It is asked where the slot is made anew.
     #[arg(long)]
     pub yes: bool,
     /// Flags after the command.

@@ -175,9 +175,9 @@ fault_kinds! {
     /// A dead letter with the same key but of another transaction exists (after a restore).
     DeadLetterTaken: Halted, "dead_letter_taken",
         "look at the old one (`walrelay dead-letters show --key`) and delete its row from walrelay.dead_letters";
-    /// The server is older than 14.
+    /// The server is older than 14, or the database's encoding is none.
     DatabaseUnsupported: Halted, "database_unsupported",
-        "use PostgreSQL 14 to 18";
+        "use PostgreSQL 14 to 18, and a database whose encoding is another one than SQL_ASCII";
     /// `wal_level` is not `logical`.
     WalLevel: Halted, "wal_level",
         "alter system set wal_level = 'logical', then restart PostgreSQL";
@@ -208,18 +208,21 @@ fault_kinds! {
     /// The rows that are in a table cannot be looked for: row security, no index, no such column.
     BackfillUnfit: Halted, "backfill_unfit",
         "correct that, or say `--backfill none` to setup and leave the rows that are there unsent";
+    /// Rows were noted to be sent before the stream, which is under way.
+    RowsNoted: Unavailable, "rows_noted",
+        "nothing to do: the session begins anew, and they are sent first";
     /// Nothing tells which rows a lost slot has missed.
     NothingTells: Halted, "nothing_tells",
         "run `walrelay recover --since TIME`: it sends the rows written since, those that were sent before again";
     /// The publication does not exist, or did not at the slot's point of the WAL.
     PublicationMissing: Halted, "publication_missing",
-        "run `walrelay setup`; if the publication was dropped while the slot existed, make the slot anew too";
+        "run `walrelay setup`; if it was dropped while the slot was there, `walrelay recover --new-slot` goes past that point";
     /// The publication does not publish inserts, or not all rows and columns.
     PublicationUnfit: Halted, "publication_unfit",
         "let the publication publish inserts of all rows and columns: alter publication ... set (publish = 'insert')";
     /// Publication, its members or an outbox table are no longer what they were at set-up (rule 5).
     PublicationChanged: Halted, "publication_changed",
-        "check whether events were missed since the change, then run `walrelay recover`";
+        "run `walrelay recover`; with --rescan it sends rows that are not marked as sent, which were missed perhaps";
     /// A configured table is missing or not in the publication.
     TableNotPublished: Halted, "table_not_published",
         "run `walrelay setup`, or alter publication ... add table ...";
@@ -231,7 +234,8 @@ fault_kinds! {
         "alter table ... set logged";
     /// A table lacks a column that an event needs.
     ColumnMissing: Halted, "column_missing",
-        "give the outbox table the columns id, aggregate_type, aggregate_id, event_type and payload";
+        "give the outbox table the columns id, aggregate_type, aggregate_id, event_type and payload; if the slot stands before \
+         rows without them, `walrelay recover --new-slot` goes past these";
     /// A table lacks what a command, or the upkeep of its rows, goes by: a column, a unique index.
     TableUnfit: Halted, "table_unfit",
         "give the table the column or the index that the error names";
@@ -246,7 +250,8 @@ fault_kinds! {
         "nothing to do: everything unacknowledged is read and published again; check why the database was restored";
     /// The stream brought a row of a table that is not configured (rule 4).
     TableUnknown: Halted, "table_unknown",
-        "add the table to [[outbox]], list it in postgres.ignore_tables, or take it out of the publication";
+        "add the table to [[outbox]] and run `walrelay setup`, or list it in postgres.ignore_tables; if it is an outbox under \
+         another name, `walrelay recover --new-slot` goes past it";
     /// A frame larger than the cap that is no row: large rows are read whatever their size.
     FrameTooLarge: Halted, "frame_too_large",
         "raise delivery.max_event_bytes above that size; if it is far beyond, check what answers at postgres.url";
@@ -306,7 +311,7 @@ fault_kinds! {
         "create a unique index on exactly (id), or set after_publish = \"keep\" for the table";
     /// A table has no column `sent_at`, or row security hides rows of it.
     MarksUnfit: Degraded, "marks_unfit",
-        "change what the error names, or set after_publish = \"keep\" for the table";
+        "change what the error names (row security: alter role ... bypassrls), or set after_publish = \"keep\" for the table";
     /// Another slot marks the table's rows, or set-up has not said who does (rule 20).
     MarksOwned: Degraded, "marks_owned",
         "set after_publish = \"keep\" for the table, or run `walrelay setup` once the other slot is torn down";

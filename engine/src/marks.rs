@@ -6,6 +6,8 @@
 //! and counted, and left to a sweep.
 
 mod batch;
+mod done;
+mod held;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -14,9 +16,11 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 pub use batch::{MarkBatch, Marked, SettledPrefix, TableIds};
+pub use held::HOLD;
 
 use crate::Lsn;
 use batch::of_table;
+use held::Held;
 use queue::Queue;
 
 /// Commit LSN and `tx_seq`. All events up to a *settled prefix* are settled, in stream order.
@@ -25,17 +29,11 @@ pub type Position = (Lsn, u64);
 /// An outbox table's place in the configuration.
 pub type TableNo = u16;
 
-/// How long a position is held back for marks (rule 18).
-pub const HOLD: Duration = Duration::from_secs(1);
-
 /// A batch is due when a position has been held back for so long: half of the time is left for the marking.
 const HOLD_DUE: Duration = Duration::from_millis(500);
 
 /// How often the settled prefix is stored while there is nothing to mark.
 const PREFIX_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Positions that move within so short a time are held back as one.
-const HOLD_STEP: Duration = Duration::from_millis(20);
 
 /// The queue's bounds: what a database that marks nothing for some seconds costs in memory.
 const MAX_IDS: usize = 65_536;
@@ -87,10 +85,14 @@ pub struct Marks {
     spare: Vec<TableIds>,
     /// After a failure: when to try again, and after how long the next time.
     retry: Option<(Instant, Duration)>,
+    /// After a failure that one row may be the reason of: ids before this number go one at a time.
+    alone_before: u64,
     held: VecDeque<Held>,
     released: Lsn,
     /// Ids before this number hold nothing back any more.
     excused: u64,
+    /// Ids before this number are due at once.
+    urgent: u64,
     /// Ids from this number on were queued in the current session.
     session_from: u64,
     stored: Option<SettledPrefix>,
@@ -101,6 +103,8 @@ pub struct Marks {
     losses: u64,
     /// So many of them a sweep has made good.
     losses_swept: u64,
+    /// Rises with each event whose row will not be marked by an id that is queued.
+    missed: u64,
     is_stopping: bool,
     has_given_up: bool,
     counters: MarkCounters,
@@ -113,22 +117,14 @@ struct Wanted {
     is_refused: bool,
 }
 
-/// A row that somebody had locked.
+/// A row that somebody had locked, or that is not to be seen yet.
 #[derive(Debug)]
 struct Locked {
     table: TableNo,
     id: String,
+    xid: u32,
     /// No later than its number in the queue.
     number: u64,
-}
-
-/// A position that waits for marks.
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    durable: Lsn,
-    /// It waits for the ids before this number.
-    through: u64,
-    since: Instant,
 }
 
 impl Marks {
@@ -146,15 +142,18 @@ impl Marks {
             is_out: false,
             spare: Vec::new(),
             retry: None,
+            alone_before: 0,
             held: VecDeque::new(),
             released: Lsn::INVALID,
             excused: 0,
+            urgent: 0,
             session_from: 0,
             stored: None,
             store_from: None,
             seen: None,
             losses: 0,
             losses_swept: 0,
+            missed: 0,
             is_stopping: false,
             has_given_up: false,
             counters: MarkCounters::default(),
@@ -183,11 +182,21 @@ impl Marks {
         self.tables.get(usize::from(table)).is_some_and(Wanted::holds)
     }
 
-    /// An event is confirmed or discarded, and its row is to be marked. `prefix` is what the current session has settled
-    /// before it.
-    pub fn queue(&mut self, table: TableNo, id: &str, prefix: Option<Position>, now: Instant) {
+    /// An event of a table is settled that is not [wanted](Self::wants).
+    pub(crate) fn pass(&mut self, table: TableNo) {
+        let known = self.tables.get(usize::from(table));
+        self.missed += u64::from(known.is_some_and(|known| known.by_settings));
+    }
+
+    /// An event is confirmed or discarded, and its row is to be marked. `xid` is the transaction that wrote it, 0 where that
+    /// is long ago; `prefix` is what the current session has settled before it.
+    pub fn queue(&mut self, table: TableNo, (id, xid): (&str, u32), prefix: Option<Position>, now: Instant) {
         let prefix = prefix.unwrap_or_default();
-        if id.len() > MAX_ID || !self.queue.push((table, id), prefix, now, (MAX_IDS, MAX_BYTES)) {
+        if id.len() > MAX_ID
+            || !self
+                .queue
+                .push((table, id, xid), prefix, now, (MAX_IDS, MAX_BYTES))
+        {
             self.give_up();
         }
     }
@@ -200,20 +209,24 @@ impl Marks {
             return None;
         }
         self.is_out = true;
-        let count = self.queue.len().min(self.settings.batch);
+        let is_alone = self.queue.first() < self.alone_before;
+        let count = self
+            .queue
+            .len()
+            .min(if is_alone { 1 } else { self.settings.batch });
         let mut tables = Vec::new();
         let (wanted, spare, mut given_up) = (&self.tables, &mut self.spare, 0);
         self.queue.oldest_ids(count, |entry, first, second| {
             if wanted.get(usize::from(entry.table)).is_some_and(Wanted::holds) {
-                of_table(&mut tables, spare, entry.table).push(first, second);
+                of_table(&mut tables, spare, entry.table).push(first, second, entry.xid);
             } else {
                 given_up += 1;
             }
         });
-        let are_locked_due = self.locked_retry.is_some_and(|(at, _)| now >= at);
+        let are_locked_due = !is_alone && self.locked_retry.is_some_and(|(at, _)| now >= at);
         if are_locked_due {
             for locked in &self.locked {
-                of_table(&mut tables, spare, locked.table).push(locked.id.as_bytes(), &[]);
+                of_table(&mut tables, spare, locked.table).push(locked.id.as_bytes(), &[], locked.xid);
             }
         }
         Some(MarkBatch {
@@ -235,6 +248,7 @@ impl Marks {
         self.queue.drop_before(batch.through);
         self.counters.dropped += batch.given_up + marked.given_up;
         self.losses += batch.given_up + marked.given_up;
+        self.missed += batch.given_up + marked.given_up;
         if let Some(prefix) = batch.prefix {
             self.stored = Some(prefix.with(marked_all));
             self.store_from = Some(if self.is_stopping {
@@ -250,6 +264,32 @@ impl Marks {
         self.recycle(batch.tables);
     }
 
+    /// A batch has failed over one of its rows, by the look of it: its ids are tried again one by one, and one that fails alone
+    /// is given up, so that it keeps no other from its mark.
+    pub fn handle_row_failed(&mut self, batch: MarkBatch, now: Instant) {
+        let count = batch.through.saturating_sub(self.queue.first());
+        if count == 0 && !batch.are_locked_due {
+            return self.handle_failed(batch, now);
+        }
+        self.is_out = false;
+        self.retry = None;
+        self.stored = None;
+        if count == 1 && !batch.are_locked_due {
+            self.queue.drop_before(batch.through);
+            self.give_up();
+        } else {
+            self.alone_before = batch.through;
+        }
+        if batch.are_locked_due {
+            // Any of them may be the one.
+            for _ in 0..std::mem::take(&mut self.locked).len() {
+                self.give_up();
+            }
+            self.locked_retry = None;
+        }
+        self.recycle(batch.tables);
+    }
+
     /// A batch has failed: its ids stay queued and are tried again.
     pub fn handle_failed(&mut self, batch: MarkBatch, now: Instant) {
         self.is_out = false;
@@ -259,35 +299,6 @@ impl Marks {
         // It may have been stored, or something else meanwhile.
         self.stored = None;
         self.recycle(batch.tables);
-    }
-
-    /// How far positions may be reported: up to `durable`, but not beyond ids that are unmarked, unless they have been
-    /// waited for for [`HOLD`].
-    pub fn report(&mut self, durable: Lsn, now: Instant) -> Lsn {
-        let newest = self.held.back().map_or(self.released, |held| held.durable);
-        if durable > newest {
-            self.hold(durable, now);
-        }
-        while let Some(held) = self.held.front().copied() {
-            if self.done_before() < held.through {
-                if now < held.since + HOLD {
-                    break;
-                }
-                self.excuse(held.through);
-            }
-            self.released = held.durable;
-            self.held.pop_front();
-        }
-        self.released
-    }
-
-    /// How far positions may be reported by what the last [`report`](Self::report) knew, and when that changes by itself.
-    #[must_use]
-    pub fn reportable(&self, durable: Lsn) -> (Lsn, Option<Instant>) {
-        match self.held.front() {
-            Some(held) => (self.released, Some(held.since + HOLD)),
-            None => (durable, None),
-        }
     }
 
     /// When [`poll_batch`](Self::poll_batch) has something to do, if nothing else happens.
@@ -320,6 +331,7 @@ impl Marks {
         let lost = u64::try_from(self.queue.len() + self.locked.len()).unwrap_or(u64::MAX);
         self.counters.dropped += lost;
         self.losses += lost;
+        self.missed += lost;
         self.queue.drop_before(self.queue.next());
         self.locked.clear();
         self.locked_retry = None;
@@ -338,12 +350,6 @@ impl Marks {
     pub fn is_drained(&self, prefix: Option<Position>, is_idle: bool) -> bool {
         self.has_given_up
             || (!self.is_out && self.queue.len() == 0 && self.to_store(0, prefix, is_idle).is_none())
-    }
-
-    /// Ids that are not marked.
-    #[must_use]
-    pub fn queued(&self) -> usize {
-        self.queue.len() + self.locked.len()
     }
 
     /// Totals since the start.
@@ -370,48 +376,11 @@ impl Marks {
         self.seen = Some((Lsn::INVALID, before));
     }
 
-    /// Moves a position to the ends of those that wait, or lets it pass where nothing is unmarked.
-    fn hold(&mut self, durable: Lsn, now: Instant) {
-        let through = self.queue.next();
-        if self.held.is_empty() && self.done_before() >= through {
-            self.released = durable;
-            return;
-        }
-        match self.held.back_mut() {
-            Some(last) if now < last.since + HOLD_STEP => {
-                last.durable = durable;
-                last.through = through;
-            }
-            Some(_) | None => self.held.push_back(Held {
-                durable,
-                through,
-                since: now,
-            }),
-        }
-    }
-
-    /// All ids before this number are marked, given up or excused.
-    fn done_before(&self) -> u64 {
-        let locked = self.locked.iter().map(|locked| locked.number);
-        let locked = locked.filter(|number| *number >= self.excused).min();
-        let first = self.queue.first().max(self.excused);
-        locked.map_or(first, |locked| locked.min(first))
-    }
-
-    fn excuse(&mut self, through: u64) {
-        let queued = through.saturating_sub(self.queue.first().max(self.excused));
-        let late = self.locked.iter().map(|locked| locked.number);
-        let locked = late
-            .filter(|number| (self.excused..through).contains(number))
-            .count();
-        self.counters.late += queued + u64::try_from(locked).unwrap_or(u64::MAX);
-        self.excused = self.excused.max(through);
-    }
-
     /// When the next batch is due.
     fn due(&self, prefix: Option<Position>, is_idle: bool) -> Option<Instant> {
         let oldest = self.queue.oldest();
-        let is_full = self.queue.len() >= self.settings.batch.min(self.window) || self.is_stopping;
+        let is_urgent = self.is_stopping || self.queue.first() < self.urgent;
+        let is_full = self.queue.len() >= self.settings.batch.min(self.window) || is_urgent;
         let queued = oldest.map(|oldest| {
             if is_full {
                 oldest
@@ -457,19 +426,24 @@ impl Marks {
     }
 
     /// Keeps the ids of rows that somebody had locked, and of those tried again the ones that somebody still has.
-    fn note_locked(&mut self, locked: Vec<(TableNo, String)>, were_retried: bool, now: Instant) {
+    fn note_locked(&mut self, locked: Vec<(TableNo, String, u32)>, were_retried: bool, now: Instant) {
         let known = match were_retried {
             true => std::mem::take(&mut self.locked),
             false => Vec::new(),
         };
-        for (table, id) in locked {
+        for (table, id, xid) in locked {
             if self.locked.len() >= MAX_LOCKED {
                 self.give_up();
                 continue;
             }
             let same = known.iter().find(|known| known.table == table && known.id == id);
             let number = same.map_or(self.queue.first(), |known| known.number);
-            self.locked.push(Locked { table, id, number });
+            self.locked.push(Locked {
+                table,
+                id,
+                xid,
+                number,
+            });
         }
         let pause = match self.locked_retry {
             Some((_, pause)) if were_retried => Some(pause),
@@ -486,6 +460,7 @@ impl Marks {
     const fn give_up(&mut self) {
         self.counters.dropped += 1;
         self.losses += 1;
+        self.missed += 1;
     }
 
     fn recycle(&mut self, tables: Vec<TableIds>) {
@@ -493,6 +468,7 @@ impl Marks {
             if self.spare.len() < self.tables.len() {
                 ids.text.clear();
                 ids.ends.clear();
+                ids.xids.clear();
                 self.spare.push(ids);
             }
         }

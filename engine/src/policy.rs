@@ -2,6 +2,11 @@
 
 use crate::window::Failure;
 
+/// The broker's codes where the user may not write to the exchange, or where there is none
+/// (<https://www.rabbitmq.com/amqp-0-9-1-reference#constants>).
+const ACCESS_REFUSED: u16 = 403;
+const NOT_FOUND: u16 = 404;
+
 /// What happens to one event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Policy {
@@ -24,12 +29,16 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// The policy for a failure. Nacks and missing answers are the broker's state, not the event's fault: such events
-    /// are tried again (R11).
+    /// The policy for a failure. Nacks, missing answers, a missing exchange and a missing permission are the broker's
+    /// state, not the event's fault: such events are tried again (R11).
     #[must_use]
     pub const fn of(&self, failure: &Failure) -> Policy {
         match failure {
             Failure::Unroutable { .. } => self.unroutable,
+            Failure::Refused {
+                reply_code: ACCESS_REFUSED | NOT_FOUND,
+                ..
+            } => Policy::Hold,
             Failure::Invalid { .. } | Failure::Refused { .. } => self.invalid,
             Failure::Nacked | Failure::Unanswered => Policy::Hold,
         }

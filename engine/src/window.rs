@@ -1,13 +1,20 @@
 //! The window: encoded messages that are not settled, by key. It outlives links and sessions.
 
+mod entry;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::mem;
 
+pub use entry::{Admission, Entry, Failure, State};
+
 use crate::amqp::Message;
-use crate::event::InvalidRow;
 use crate::key::EventKey;
 use crate::ledger::TransactionNo;
-use crate::marks::{Position, TableNo};
+use crate::marks::Position;
 use crate::order::{AggregateHash, Neighbours, Order};
 use crate::row::Row;
 
@@ -46,131 +53,6 @@ pub struct WindowLimits {
     pub events: usize,
     /// Bytes of encoded messages, `delivery.max_in_flight_bytes`.
     pub bytes: usize,
-}
-
-/// One admitted event.
-#[derive(Debug)]
-pub struct Entry {
-    /// Which event it is.
-    pub key: EventKey,
-    /// Its transaction in the current session's ledger; none while no session has brought it again.
-    pub transaction: Option<TransactionNo>,
-    /// What happened to it.
-    pub state: State,
-    /// The message, until it is settled; none where the row cannot become one.
-    pub message: Option<Message>,
-    /// The row, where it may become a dead letter.
-    pub row: Option<Row>,
-    /// How often the broker has answered for it other than by a confirm.
-    pub attempts: u32,
-    /// Its table.
-    pub table: TableNo,
-    aggregate: AggregateHash,
-    neighbours: Neighbours,
-}
-
-/// What is admitted.
-#[derive(Debug)]
-pub struct Admission {
-    /// Which event.
-    pub key: EventKey,
-    /// Its transaction; none for a row that the stream does not bring.
-    pub transaction: Option<TransactionNo>,
-    /// The message; without one the event must be [failed](Window::fail) at once.
-    pub message: Option<Message>,
-    /// The row, where it may become a dead letter.
-    pub row: Option<Row>,
-    /// Whose event it is; of no meaning without strict order.
-    pub aggregate: AggregateHash,
-    /// Its table.
-    pub table: TableNo,
-}
-
-impl Entry {
-    /// Whether it failed in a way that trying again may help.
-    #[must_use]
-    pub const fn is_retryable(&self) -> bool {
-        matches!(&self.state, State::Failed(failure) if failure.is_retryable())
-    }
-
-    /// Bytes held.
-    fn len(&self) -> usize {
-        self.message.as_ref().map_or(0, Message::len) + self.row.as_ref().map_or(0, Row::len)
-    }
-}
-
-/// What happened to an event so far.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    /// To be sent on the current link, or on the next one.
-    Queued,
-    /// Sent on the current link; the broker has not answered.
-    Sent,
-    /// Needs another try or a person. It stays so while a probe of it is out, until the broker has taken it.
-    Failed(Failure),
-    /// Being stored as a dead letter.
-    SettingAside(Failure),
-    /// Final.
-    Settled,
-}
-
-impl State {
-    /// What it adds to the events that have failed, and to those that are being set aside.
-    const fn counts(&self) -> (usize, usize) {
-        match self {
-            Self::Failed(_) => (1, 0),
-            Self::SettingAside(_) => (0, 1),
-            Self::Queued | Self::Sent | Self::Settled => (0, 0),
-        }
-    }
-}
-
-/// Why an event is held.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// The broker returned it: no queue for its key.
-    Unroutable {
-        /// The return's code, 312 for no route.
-        reply_code: u16,
-    },
-    /// A queue refused it.
-    Nacked,
-    /// The broker did not answer within `delivery.confirm_timeout`.
-    Unanswered,
-    /// The broker closed the channel or the connection over this very message.
-    Refused {
-        /// The reply code, such as 406.
-        reply_code: u16,
-        /// The broker's words.
-        reply_text: String,
-    },
-    /// The row cannot become a message.
-    Invalid {
-        /// The row's id, where it has a usable one.
-        id: Option<String>,
-        /// Why.
-        reason: InvalidRow,
-    },
-}
-
-impl Failure {
-    /// Whether trying again may help: a row that cannot become a message never does.
-    #[must_use]
-    pub const fn is_retryable(&self) -> bool {
-        match self {
-            Self::Unroutable { .. } | Self::Nacked | Self::Unanswered | Self::Refused { .. } => true,
-            Self::Invalid { .. } => false,
-        }
-    }
-
-    /// Whether it passes without a person: the broker's state, not the event's fault (R11).
-    #[must_use]
-    pub const fn heals_alone(&self) -> bool {
-        match self {
-            Self::Nacked | Self::Unanswered => true,
-            Self::Unroutable { .. } | Self::Refused { .. } | Self::Invalid { .. } => false,
-        }
-    }
 }
 
 /// Whether an event that the stream brings is known already.
@@ -402,6 +284,18 @@ impl Window {
         Some(self.first + seq(index))
     }
 
+    /// The places of the stream's events up to this position that are neither settled nor sent.
+    #[must_use]
+    pub fn waiting_through(&self, position: Position) -> Vec<Seq> {
+        let entries = (self.first..).zip(&self.entries);
+        entries
+            .take_while(|(_, entry)| entry.key.position() <= position)
+            .filter(|(_, entry)| !entry.key.transaction.is_backfill())
+            .filter(|(_, entry)| !matches!(entry.state, State::Sent | State::Settled))
+            .map(|(seq, _)| seq)
+            .collect()
+    }
+
     /// Whether it has an unsettled event of this commit LSN and `tx_seq`.
     #[must_use]
     pub fn has_unsettled(&self, position: (crate::Lsn, u64)) -> bool {
@@ -581,8 +475,3 @@ impl Window {
 fn seq(index: usize) -> Seq {
     u64::try_from(index).unwrap_or(u64::MAX)
 }
-
-#[cfg(test)]
-mod model;
-#[cfg(test)]
-mod tests;

@@ -16,10 +16,12 @@ declare -A postgres_packages=(
 
 # What may differ from version to version, as filters of the suite's test names.
 postgres_tests=(
-  bad_input:: dead_letters:: doctor:: guard:: hosts:: main_path:: policies:: promotion:: retry:: security:: setup:: shutdown::
-  standby:: wait::
+  backfill:: backfill_faults:: backfill_marks:: bad_input:: dead_letters:: doubtful_rows:: first_start:: guard:: hosts:: inbox::
+  main_path:: marks:: moving_from_debezium:: outbox_life:: policies:: prefix:: promotion:: purge:: recover:: recover_kept:: replay::
+  retention:: retry:: rows:: security:: set_back:: setup:: shop:: shutdown:: smallest_roles:: smallest_roles_of_commands:: standby::
+  wait::
 )
-rabbitmq_tests=(bad_input:: doctor:: faults:: main_path:: policies:: retry:: security::)
+rabbitmq_tests=(bad_input:: doctor:: faults:: main_path:: policies:: retry:: security:: shop::)
 
 test_servers=${XDG_CACHE_HOME:+$XDG_CACHE_HOME/walrelay-test-servers}
 test_servers=${test_servers:-$PWD/target/test-servers}

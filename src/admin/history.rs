@@ -1,7 +1,7 @@
 //! The last minutes, a sample a second, for the status page.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use tokio::sync::watch;
@@ -25,6 +25,8 @@ pub(super) struct History {
 /// One second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Sample {
+    /// When it was taken, in seconds since 1970; each later than the one before it.
+    at: u64,
     /// Events confirmed in it.
     confirmed: u64,
     /// Events in flight at its end.
@@ -47,9 +49,15 @@ struct Totals {
 }
 
 impl History {
-    /// The samples, for JSON.
-    pub(super) fn samples(&self) -> impl Iterator<Item = &Sample> {
-        self.samples.iter()
+    /// The samples taken after `since`, which is a sample's time: all of them where there is none, or where that lies
+    /// ahead, as after a clock was set back.
+    pub(super) fn samples(&self, since: Option<u64>) -> impl Iterator<Item = &Sample> {
+        let newest = self.samples.back().map_or(0, |sample| sample.at);
+        let since = since.filter(|since| *since <= newest);
+        let first = since.map_or(0, |since| {
+            self.samples.partition_point(|sample| sample.at <= since)
+        });
+        self.samples.range(first..)
     }
 
     /// Events confirmed a second, over the last `seconds`.
@@ -60,7 +68,7 @@ impl History {
         Duration::from_secs(confirmed).as_secs_f64() / f64::from(count)
     }
 
-    fn add(&mut self, status: &Status) {
+    fn add(&mut self, status: &Status, time: SystemTime) {
         let totals = Totals {
             confirmed: status.counters.confirmed,
             latency: status.counters.commit_to_confirm,
@@ -68,10 +76,13 @@ impl History {
         let last = self.last.replace(totals).unwrap_or(totals);
         let latency = totals.latency.since(&last.latency);
         let quantile = |share| latency.quantile(share).map(|time| time.as_secs_f64() * 1e3);
+        let at = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let last_at = self.samples.back().map_or(0, |sample| sample.at);
         if self.samples.len() >= SAMPLES {
             self.samples.pop_front();
         }
         self.samples.push_back(Sample {
+            at: at.as_secs().max(last_at + 1),
             confirmed: totals.confirmed.saturating_sub(last.confirmed),
             in_flight: status.in_flight,
             unacknowledged_bytes: unacknowledged_bytes(status),
@@ -103,7 +114,7 @@ pub(super) async fn sample(status: watch::Receiver<Status>, history: watch::Send
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     while !history.is_closed() {
         ticks.tick().await;
-        history.send_modify(|history| history.add(&status.borrow()));
+        history.send_modify(|history| history.add(&status.borrow(), SystemTime::now()));
     }
 }
 
@@ -117,14 +128,14 @@ mod tests {
         let mut status = Status::new("walrelay".to_owned());
         let mut history = History::default();
         status.counters.confirmed = 1_000_000;
-        history.add(&status);
+        history.add(&status, SystemTime::UNIX_EPOCH);
         status.counters.confirmed += 50;
         status
             .counters
             .commit_to_confirm
             .observe(PgTimestamp::new(0), PgTimestamp::new(700));
-        history.add(&status);
-        let last = history.samples().last().unwrap();
+        history.add(&status, SystemTime::UNIX_EPOCH);
+        let last = history.samples(None).last().unwrap();
         assert_eq!((last.confirmed, last.p50_ms), (50, Some(1.0)));
         // The first sample counts nothing: what came before is not of its second.
         assert!((history.rate(10) - 25.0).abs() < f64::EPSILON);
@@ -136,8 +147,25 @@ mod tests {
         let status = Status::new("walrelay".to_owned());
         let mut history = History::default();
         for _ in 0..2 * SAMPLES {
-            history.add(&status);
+            history.add(&status, SystemTime::UNIX_EPOCH);
         }
-        assert_eq!(history.samples().count(), SAMPLES);
+        assert_eq!(history.samples(None).count(), SAMPLES);
+    }
+
+    #[test]
+    fn who_has_samples_already_is_given_the_later_ones() {
+        let status = Status::new("walrelay".to_owned());
+        let mut history = History::default();
+        assert_eq!(history.samples(Some(5)).count(), 0);
+        // Two in one second, and a clock set back.
+        for second in [100, 101, 101, 90] {
+            history.add(&status, SystemTime::UNIX_EPOCH + Duration::from_secs(second));
+        }
+        let times = |since| history.samples(since).map(|sample| sample.at).collect::<Vec<_>>();
+        assert_eq!(times(None), [100, 101, 102, 103]);
+        assert_eq!(times(Some(7)), [100, 101, 102, 103]);
+        assert_eq!(times(Some(101)), [102, 103]);
+        assert!(times(Some(103)).is_empty());
+        assert_eq!(times(Some(104)), [100, 101, 102, 103], "of another process");
     }
 }

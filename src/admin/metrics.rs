@@ -14,6 +14,7 @@ use prometheus_client::registry::Registry;
 use walrelay_engine::PgTimestamp;
 use walrelay_engine::latency::{BOUNDS, Latency};
 
+use crate::fault::FaultKind;
 use crate::relay::{Failures, SideStatus, SlotSample, Status};
 
 /// The OpenMetrics text format, which Prometheus reads.
@@ -178,6 +179,20 @@ impl Collector for Snapshot {
                 up(&status.broker),
             ),
             (
+                "broker_blocked",
+                "Whether RabbitMQ has blocked the connection because of an alarm",
+                u64::from(
+                    status
+                        .faults()
+                        .any(|fault| fault.kind == FaultKind::BrokerBlocked),
+                ),
+            ),
+            (
+                "lag_bytes",
+                "WAL between the durable LSN and the end of the server's log as it was last seen",
+                lag_bytes(status),
+            ),
+            (
                 "durable_lsn",
                 "The durable LSN as a byte position",
                 status.durable.map_or(0, |lsn| lsn.get()),
@@ -257,6 +272,13 @@ impl Collector for Snapshot {
             "cause",
             degraded.map(|fault| fault.kind.label()),
         )?;
+        labelled(
+            &mut encoder,
+            "slot_info",
+            "The slot that this relay is for",
+            "slot",
+            std::iter::once(status.slot.as_str()),
+        )?;
         let version = [env!("CARGO_PKG_VERSION")].into_iter();
         labelled(
             &mut encoder,
@@ -265,6 +287,20 @@ impl Collector for Snapshot {
             "version",
             version,
         )
+    }
+}
+
+/// The end of the log is known from the guard's last look or, where that is newer, from what was received.
+fn lag_bytes(status: &Status) -> u64 {
+    let end = status
+        .slot_sample
+        .as_ref()
+        .map(|sample| sample.end)
+        .max(status.received);
+    match (end, status.durable) {
+        // Nothing is durable before the first commit, which is no lag from the beginning of the log.
+        (Some(end), Some(durable)) if durable.get() > 0 => end.get().saturating_sub(durable.get()),
+        _ => 0,
     }
 }
 
@@ -330,7 +366,10 @@ fn slot(encoder: &mut DescriptorEncoder<'_>, sample: Option<&SlotSample>) -> Res
 
 /// The histogram of the time from commit to confirm.
 fn latency(encoder: &mut DescriptorEncoder<'_>, latency: &Latency) -> Result<(), fmt::Error> {
-    let bounds = BOUNDS.iter().map(|micros| seconds(*micros)).chain([f64::MAX]);
+    let bounds = BOUNDS
+        .iter()
+        .map(|micros| seconds(*micros))
+        .chain([f64::INFINITY]);
     let buckets: Vec<_> = bounds.zip(latency.counts).collect();
     let sum = seconds(i64::try_from(latency.sum_micros).unwrap_or(i64::MAX));
     encoder
@@ -387,7 +426,28 @@ fn unix_seconds(time: SystemTime) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::{Fault, FaultKind};
+    use crate::fault::Fault;
+    use walrelay_engine::Lsn;
+
+    #[test]
+    fn the_lag_is_known_once_something_is_durable() {
+        let mut status = Status::new("walrelay".to_owned());
+        status.received = Some(Lsn::new(5_000));
+        assert!(encode(&status).unwrap().contains("walrelay_lag_bytes 0\n"));
+        status.durable = Some(Lsn::new(4_000));
+        assert!(encode(&status).unwrap().contains("walrelay_lag_bytes 1000\n"));
+    }
+
+    #[test]
+    fn an_alarm_of_the_broker_shows() {
+        let mut status = Status::new("walrelay".to_owned());
+        assert!(encode(&status).unwrap().contains("walrelay_broker_blocked 0\n"));
+        status.broker.fault = Some(Fault {
+            kind: FaultKind::BrokerBlocked,
+            message: "low on memory".to_owned(),
+        });
+        assert!(encode(&status).unwrap().contains("walrelay_broker_blocked 1\n"));
+    }
 
     #[test]
     fn a_status_is_written_with_help_and_a_bounded_set_of_labels() {
@@ -410,8 +470,10 @@ mod tests {
             "walrelay_confirmed_total 7",
             "walrelay_ready 0",
             "walrelay_role{role=\"active\"} 1",
+            "walrelay_slot_info{slot=\"walrelay\"} 1",
             "walrelay_halted{reason=\"slot_lost\"} 1",
             "walrelay_commit_to_confirm_seconds_bucket{le=\"0.004\"} 1",
+            "walrelay_commit_to_confirm_seconds_bucket{le=\"+Inf\"} 1",
             "walrelay_commit_to_confirm_seconds_sum 0.003",
             "walrelay_oldest_unsettled_event_age_seconds 0.0",
             "walrelay_risk{cause=\"standby_behind\"} 1",

@@ -14,13 +14,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use url::form_urlencoded;
 
 use access::Access;
 use history::History;
@@ -111,8 +112,14 @@ async fn status_json(State(sources): State<Sources>) -> Response {
     (JSON, body).into_response()
 }
 
-async fn history_json(State(sources): State<Sources>) -> Response {
-    (JSON, overview::samples(&sources.samples.borrow())).into_response()
+/// With `?since=` and a sample's `at`, only what came after it: the page asks for no sample twice.
+async fn history_json(State(sources): State<Sources>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let since = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "since");
+    let Ok(since) = since.map(|(_, since)| since.parse()).transpose() else {
+        return (StatusCode::BAD_REQUEST, "since is no number of seconds\n").into_response();
+    };
+    (JSON, overview::samples(&sources.samples.borrow(), since)).into_response()
 }
 
 async fn page() -> Response {

@@ -100,9 +100,9 @@ pub(super) fn overview(status: &Status, history: &History) -> String {
     })
 }
 
-/// The samples of the last minutes as JSON, the oldest first.
-pub(super) fn samples(history: &History) -> String {
-    let samples: Vec<&Sample> = history.samples().collect();
+/// The samples of the last minutes as JSON, the oldest first; only those taken after `since`, where that is given.
+pub(super) fn samples(history: &History, since: Option<u64>) -> String {
+    let samples: Vec<&Sample> = history.samples(since).collect();
     serde_json::to_string(&samples).unwrap_or_default()
 }
 

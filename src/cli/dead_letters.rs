@@ -55,6 +55,21 @@ pub struct FilterArgs {
     pub key: Option<EventPosition>,
 }
 
+/// Which dead letters a command changes.
+#[derive(Debug, Args)]
+#[command(group(selection()))]
+pub struct ChosenArgs {
+    /// All of them.
+    #[arg(long)]
+    pub all: bool,
+    /// Do not ask. It is asked unless --id or --key is given.
+    #[arg(long)]
+    pub yes: bool,
+    /// Which.
+    #[command(flatten)]
+    pub filter: FilterArgs,
+}
+
 /// `walrelay dead-letters list`
 #[derive(Debug, Args)]
 pub struct DeadLettersListArgs {
@@ -91,17 +106,10 @@ pub struct DeadLettersShowArgs {
 
 /// `walrelay dead-letters retry`
 #[derive(Debug, Args)]
-#[command(group(selection()))]
 pub struct DeadLettersRetryArgs {
-    /// All of them.
-    #[arg(long)]
-    pub all: bool,
-    /// Do not ask. It is asked unless --id or --key is given.
-    #[arg(long)]
-    pub yes: bool,
     /// Which.
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub chosen: ChosenArgs,
     /// Flags after the command.
     #[command(flatten)]
     pub common: CommonArgs,
@@ -109,20 +117,13 @@ pub struct DeadLettersRetryArgs {
 
 /// `walrelay dead-letters discard`
 #[derive(Debug, Args)]
-#[command(group(selection()))]
 pub struct DeadLettersDiscardArgs {
     /// Why they are not wanted; kept in their rows.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub because: String,
-    /// All of them.
-    #[arg(long)]
-    pub all: bool,
-    /// Do not ask. It is asked unless --id or --key is given.
-    #[arg(long)]
-    pub yes: bool,
     /// Which.
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub chosen: ChosenArgs,
     /// Flags after the command.
     #[command(flatten)]
     pub common: CommonArgs,

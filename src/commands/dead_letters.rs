@@ -8,7 +8,7 @@ use super::confirm::confirmed;
 use super::table::{render, visible};
 use super::{Exit, block_on, in_session, print, resolve, say, with_remedy};
 use crate::cli::{
-    DeadLettersCommand, DeadLettersDiscardArgs, DeadLettersListArgs, DeadLettersRetryArgs,
+    ChosenArgs, DeadLettersCommand, DeadLettersDiscardArgs, DeadLettersListArgs, DeadLettersRetryArgs,
     DeadLettersShowArgs, FilterArgs,
 };
 use crate::config::Loaded;
@@ -85,21 +85,18 @@ fn show(args: &DeadLettersShowArgs, connector: &Connector, slot: &SlotName) -> a
 }
 
 fn retry(args: &DeadLettersRetryArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let filter = filter(&args.filter);
     let what = "retry delivers everything that the filter takes";
     let question = "Deliver again what the filter takes?";
-    if !(args.yes || is_exact(&filter) || confirmed(what, question)?) {
-        say("nothing was changed");
+    let Some(filter) = agreed(&args.chosen, what, question)? else {
         return Ok(Exit::Failed);
-    }
+    };
     let keys = block_on(in_session(connector, slot, async |session| {
         dead_letters::request_retry(session, slot, &filter).await
     }))?
     .map_err(with_remedy)?;
-    anyhow::ensure!(
-        !keys.is_empty(),
-        "no pending dead letter of slot {slot} matches: see `walrelay dead-letters list`"
-    );
+    if keys.is_empty() {
+        return nothing_matches(slot, &filter);
+    }
     print(&format!(
         "asked for {} of slot {slot}; each stays listed as retrying until the broker has confirmed it\n",
         counted(keys.len(), "retry", "retries")
@@ -108,26 +105,43 @@ fn retry(args: &DeadLettersRetryArgs, connector: &Connector, slot: &SlotName) ->
 }
 
 fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let filter = filter(&args.filter);
     let what = "discard gives up everything that the filter takes";
     let question = "Discard what the filter takes? It will not be delivered.";
-    if !(args.yes || is_exact(&filter) || confirmed(what, question)?) {
-        say("nothing was changed");
+    let Some(filter) = agreed(&args.chosen, what, question)? else {
         return Ok(Exit::Failed);
-    }
+    };
     let count = block_on(in_session(connector, slot, async |session| {
         dead_letters::discard(session, slot, &filter, &args.because).await
     }))?
     .map_err(with_remedy)?;
-    anyhow::ensure!(
-        count > 0,
-        "no pending dead letter of slot {slot} matches: see `walrelay dead-letters list`"
-    );
+    if count == 0 {
+        return nothing_matches(slot, &filter);
+    }
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     print(&format!(
         "discarded {} of slot {slot}\n",
         counted(count, "dead letter", "dead letters")
     ))?;
+    Ok(Exit::Clean)
+}
+
+/// The filter, unless the person who was asked said no.
+fn agreed(args: &ChosenArgs, what: &str, question: &str) -> anyhow::Result<Option<Filter>> {
+    let filter = filter(&args.filter);
+    if args.yes || is_exact(&filter) || confirmed(what, question)? {
+        return Ok(Some(filter));
+    }
+    say("nothing was changed");
+    Ok(None)
+}
+
+/// Whoever names one expects it to be there; of many it may well be that none is left.
+fn nothing_matches(slot: &SlotName, filter: &Filter) -> anyhow::Result<Exit> {
+    anyhow::ensure!(
+        !is_exact(filter),
+        "no pending dead letter of slot {slot} matches: see `walrelay dead-letters list`"
+    );
+    print(&format!("no pending dead letter of slot {slot} matches\n"))?;
     Ok(Exit::Clean)
 }
 

@@ -13,11 +13,17 @@ pub(super) fn execute(args: &RecoverArgs, loaded: &Loaded) -> anyhow::Result<Exi
     let lost = block_on(in_session(&connector, slot, async |session| {
         postgres::lost(session, &source).await
     }))?;
-    if let Some(lost) = lost.map_err(with_remedy)?
+    let found = match lost.map_err(with_remedy)? {
+        Some(lost) => Some(lost.to_string()),
+        None => args
+            .new_slot
+            .then(|| format!("the replication slot `{slot}` still streams")),
+    };
+    if let Some(found) = found
         && !args.yes
     {
-        let question = format!("{lost}. Make it anew, and send again what it may have missed?");
-        let what = format!("{lost}, and recover makes it anew");
+        let question = format!("{found}. Make it anew, and send again what it may have missed?");
+        let what = format!("{found}, and recover makes it anew");
         if !confirmed(&what, &question)? {
             say("nothing was changed");
             return Ok(Exit::Failed);
@@ -26,6 +32,8 @@ pub(super) fn execute(args: &RecoverArgs, loaded: &Loaded) -> anyhow::Result<Exi
     let options = RecoverOptions {
         since: args.since,
         order: order(args.backfill_order.as_ref()),
+        rescan: args.rescan || args.since.is_some(),
+        new_slot: args.new_slot,
         ..RecoverOptions::default()
     };
     let report = block_on(postgres::recover(&connector, &source, &options))?;

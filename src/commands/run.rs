@@ -37,6 +37,8 @@ async fn serve(
     let (stop, stopped) = watch::channel(false);
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    // Without a handler it would end the process at once, in the middle of everything.
+    let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
     let mut relay = std::pin::pin!(relay::run(settings, status, stopped));
     // A task of its own: tokio lets a task do only so much at a time, and a busy relay would leave nothing of that.
     let mut admin =
@@ -47,6 +49,10 @@ async fn serve(
             biased;
             _ = terminate.recv() => SignalKind::terminate(),
             _ = interrupt.recv() => SignalKind::interrupt(),
+            _ = hangup.recv() => {
+                tracing::warn!("hang-up signal ignored: the configuration is read at the start, secrets at every connect");
+                continue;
+            }
             ending = &mut relay => return Ok(match ending {
                 Ending::Stopped => {
                     tracing::info!("stopped");

@@ -1,6 +1,7 @@
 //! A walsender session that has not started its stream: it may wait for a slot that another process streams from.
 
 use tokio::time::Instant;
+use walrelay_engine::Lsn;
 
 use super::connect::Connector;
 use super::error::{Error, ServerError, SqlState, Step};
@@ -15,6 +16,7 @@ use super::walsender::{SystemIdentity, Walsender, within};
 pub struct Candidate {
     session: Walsender,
     identity: SystemIdentity,
+    flushed: Lsn,
 }
 
 /// What became of a try to stream.
@@ -46,8 +48,12 @@ impl Candidate {
                 step: Step::OpenReplication,
                 source,
             })?;
-        let identity = session.identify(connector.deadline()).await?;
-        Ok(Self { session, identity })
+        let (identity, flushed) = session.identify(connector.deadline()).await?;
+        Ok(Self {
+            session,
+            identity,
+            flushed,
+        })
     }
 
     /// The server's process that streams from the slot, if there is one. Asking costs no line in the server's log, unlike
@@ -85,6 +91,7 @@ impl Candidate {
             Ok(()) => Ok(Started::Streaming(Replication::new(
                 self.session,
                 self.identity,
+                self.flushed,
                 options.max_event_bytes,
             ))),
             Err(error) if error.sqlstate() == Some(SqlState::OBJECT_IN_USE) => Ok(Started::SlotInUse(self)),
@@ -164,12 +171,13 @@ mod tests {
                 wire: Wire::new(Stream::Unix(ours)),
                 connector: Connector::new("postgres://u@h".parse().unwrap()),
                 server_version: ServerVersion { major: 15, minor: 0 },
-                process_id: None,
+                process_id: 7,
             },
             identity: SystemIdentity {
                 system_id: 7,
                 timeline: 1,
             },
+            flushed: Lsn::new(100),
         };
         let mut bytes = Vec::new();
         for (tag, body) in answer {

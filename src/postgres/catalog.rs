@@ -20,6 +20,8 @@ pub struct ServerFacts {
     pub in_recovery: bool,
     /// The current database.
     pub database: String,
+    /// Its encoding, as `server_encoding` names it.
+    pub encoding: String,
     /// Our role.
     pub role: String,
     /// Whether the role may replicate: REPLICATION, superuser, or a managed service's own way.
@@ -105,7 +107,8 @@ impl ServerFacts {
                    where m.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, m.oid, 'member')), \
                    current_setting('synchronous_standby_names'), \
                    coalesce(current_setting('synchronized_standby_slots', true), ''), \
-                   exists (select from pg_catalog.pg_replication_slots where slot_type = 'physical') \
+                   exists (select from pg_catalog.pg_replication_slots where slot_type = 'physical'), \
+                   current_setting('server_encoding') \
                    from pg_catalog.pg_roles r where r.rolname = current_user";
         let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
         let number: i32 = column(&row, 0, PURPOSE)?;
@@ -119,6 +122,7 @@ impl ServerFacts {
             synchronous_standby_names: column(&row, 6, PURPOSE)?,
             synchronized_standby_slots: column(&row, 7, PURPOSE)?,
             has_physical_slot: column(&row, 8, PURPOSE)?,
+            encoding: column(&row, 9, PURPOSE)?,
         })
     }
 }

@@ -19,6 +19,7 @@ use super::position::EventPosition;
 use super::preflight::Unfit;
 use super::rows::Unreadable;
 use super::servers::{self, FailedTry};
+use super::table_use::Grantor;
 use crate::fault::FaultKind;
 use crate::net::ConnectError;
 use crate::net::tls::TlsError;
@@ -165,22 +166,13 @@ pub enum Error {
     /// Publication or table are no longer what they were at set-up.
     #[error(transparent)]
     Changed(#[from] Mismatch),
-    /// The role may not use one of walrelay's own tables.
-    #[error("{step}: a privilege is missing (as the owner of schema walrelay: {grant})")]
+    /// The role may not do with a table what was asked for.
+    #[error("{step}: a privilege is missing (as {grantor}: {grant})")]
     GrantMissing {
         /// What was being done.
         step: Step,
-        /// The statements that grant it.
-        grant: String,
-        /// What the server said.
-        #[source]
-        source: Box<ServerError>,
-    },
-    /// The role may not do with an outbox table what was asked for.
-    #[error("{step}: a privilege is missing (as the table's owner: {grant})")]
-    TableGrantMissing {
-        /// What was being done.
-        step: Step,
+        /// Who can grant it.
+        grantor: Grantor,
         /// The statements that grant it.
         grant: String,
         /// What the server said.
@@ -286,7 +278,6 @@ impl Error {
         } else if let Self::Server { source, .. }
         | Self::Pooler(source)
         | Self::GrantMissing { source, .. }
-        | Self::TableGrantMissing { source, .. }
         | Self::OwnSchema { source, .. } = self
         {
             Some(source)
@@ -317,7 +308,7 @@ impl Error {
             Self::At { source, .. } => source.kind(),
             Self::Unfit(unfit) => unfit.kind(),
             Self::Changed(_) => FaultKind::PublicationChanged,
-            Self::GrantMissing { .. } | Self::TableGrantMissing { .. } => FaultKind::DatabaseForbidden,
+            Self::GrantMissing { .. } => FaultKind::DatabaseForbidden,
             Self::Unreadable(unreadable) => unreadable.kind(),
             Self::OwnSchema { .. } => FaultKind::OwnSchema,
             Self::NotOurStream { .. } => FaultKind::StreamElsewhere,

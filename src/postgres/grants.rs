@@ -19,7 +19,7 @@ const OWN_TABLES: &[(&str, &str)] = &[
     ("mark_owners", "select"),
     ("slots", "select"),
     ("backfills", "select"),
-    ("backfill", "select, delete"),
+    ("backfill", "select, delete, update (is_settled)"),
     ("dead_letters", "select, insert, update, delete"),
     ("skips", "select, insert, update"),
 ];

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use tokio_postgres::types::Oid;
+use walrelay_engine::Lsn;
 
 use super::catalog::column;
 use super::control::ControlSession;
@@ -10,6 +11,7 @@ use super::error::Error;
 use super::identifier::{QualifiedTable, SlotName};
 use super::joined::Joined;
 use super::preflight::Source;
+use super::slot::SlotState;
 use super::state::{Baseline, Member, MemberKind, TableMark};
 
 /// Why the relay may not go on: rows may have been written that the stream does not bring. It stays so until
@@ -146,6 +148,15 @@ impl fmt::Display for MemberName {
     }
 }
 
+/// What was seen on the way, where nothing differs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    /// The slot, if there is one.
+    pub slot: Option<SlotState>,
+    /// The end of the flushed log.
+    pub log_end: Lsn,
+}
+
 /// Compares what is there with the baseline. For the start of a session, before it streams, and every
 /// `guard_interval`.
 ///
@@ -156,15 +167,18 @@ impl fmt::Display for MemberName {
 /// # Errors
 /// [`Error::Changed`] with what changed or with the word that there is no baseline; [`Error::GrantMissing`] and
 /// [`Error::OwnSchema`] where the baseline cannot be read; or a query fails.
-pub async fn check(session: &ControlSession, source: &Source) -> Result<(), Error> {
-    let (baseline, observed) = Baseline::load(session, source).await?;
-    let Some(baseline) = baseline else {
+pub async fn check(session: &ControlSession, source: &Source) -> Result<Checked, Error> {
+    let loaded = Baseline::load(session, source).await?;
+    let Some(baseline) = loaded.stored else {
         let slot = source.slot.clone();
         return Err(Mismatch::NoBaseline { slot }.into());
     };
-    let differences = compare(session, &baseline, &observed).await?;
+    let differences = compare(session, &baseline, &loaded.observed).await?;
     if differences.is_empty() {
-        return Ok(());
+        return Ok(Checked {
+            slot: loaded.slot,
+            log_end: loaded.log_end,
+        });
     }
     Err(Mismatch::Changed(differences).into())
 }

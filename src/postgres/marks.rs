@@ -1,5 +1,6 @@
 //! Marks: rows whose events are confirmed or discarded get their `sent_at`, or are deleted (rules 18 and 20).
 
+mod notes;
 mod owners;
 pub mod sweep;
 mod tables;
@@ -11,6 +12,7 @@ use walrelay_engine::Lsn;
 use walrelay_engine::event::AfterPublish;
 use walrelay_engine::marks::{MarkBatch, Marked, TableIds};
 
+pub use notes::{Noted, drop_needless, has_notes, mark_noted};
 pub(super) use owners::{claim, release};
 pub use tables::{Refusal, TablePlan, plan, prefix_refusal};
 
@@ -38,7 +40,9 @@ pub struct MarkStream<'a> {
 /// Marks the rows of a batch and stores its settled prefix, in one transaction. `plans` are the tables in the order of the
 /// configuration; ids of one whose marks are refused are left out. `stores` says whether the role may store the prefix.
 ///
-/// Rows that another transaction has locked are left alone and told. A row that is gone or marked already is no error.
+/// Rows that another transaction has locked are left alone and told, and so are those that are not to be seen yet: the stream
+/// brings a commit before it is visible, and with a synchronous standby long before. A row that is gone or marked already is no
+/// error.
 ///
 /// Grants: select on `id` and `sent_at`, update on `sent_at` (or delete); for the prefix see `walrelay.state`.
 ///
@@ -111,12 +115,41 @@ async fn mark(
         .map_err(|error| plan.explain(error))?;
     marked.rows += rows;
     if rows < u64::try_from(texts.len()).unwrap_or(u64::MAX) {
-        let sql = format!("select id::text from {table} where {due}{unsent}");
-        for row in bounded(step, transaction.query(&sql, &[&texts])).await? {
-            marked.locked.push((ids.table, column(&row, 0, PURPOSE)?));
+        for (id, xid) in left(transaction, plan, ids, &texts, unsent).await? {
+            marked.locked.push((ids.table, id, xid));
         }
     }
     Ok(())
+}
+
+/// The ids among `texts` whose rows are there and `unsent`, or whose transaction is not visible yet; with that transaction.
+async fn left(
+    transaction: &Transaction<'_>,
+    plan: &TablePlan,
+    ids: &TableIds,
+    texts: &[&str],
+    unsent: &str,
+) -> Result<Vec<(String, u32)>, Error> {
+    const PURPOSE: &str = "look which rows are not marked yet";
+    let (table, id_type) = (plan.table.quoted(), &plan.id_type);
+    let xids: Vec<i64> = ids.xids().iter().map(|xid| i64::from(*xid)).collect();
+    // One statement, so one snapshot. The upper half of a transaction's id is that of the newest, by the shorter way round.
+    let sql = format!(
+        "with wanted as (select * from unnest($1::text[], $2::bigint[]) as wanted (id, xid)), \
+         now as (select s, pg_catalog.pg_snapshot_xmax(s)::text::bigint as newest \
+         from pg_catalog.pg_current_snapshot() s) \
+         select wanted.id, wanted.xid from wanted, now where wanted.xid <> 0 and not pg_catalog.pg_visible_in_snapshot(\
+         (newest + (((wanted.xid - newest) & 4294967295) # 2147483648) - 2147483648)::text::xid8, s) \
+         union \
+         select wanted.id, wanted.xid from {table} t join wanted on t.id = wanted.id::{id_type} \
+         where t.id = any($1::text[]::{id_type}[]){unsent}"
+    );
+    let rows = bounded(Step::Query(PURPOSE), transaction.query(&sql, &[&texts, &xids])).await?;
+    let read = |row| {
+        let xid: i64 = column(row, 1, PURPOSE)?;
+        Ok((column(row, 0, PURPOSE)?, u32::try_from(xid).unwrap_or_default()))
+    };
+    rows.iter().map(read).collect()
 }
 
 /// The oldest transaction that still runs, and the end of the log after that was looked at: whatever is older committed

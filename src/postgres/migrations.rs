@@ -35,6 +35,16 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "backfill",
         sql: include_str!("../../migrations/0004_backfill.sql"),
     },
+    Migration {
+        version: 5,
+        name: "skips",
+        sql: include_str!("../../migrations/0005_skips.sql"),
+    },
+    Migration {
+        version: 6,
+        name: "settled_notes",
+        sql: include_str!("../../migrations/0006_settled_notes.sql"),
+    },
 ];
 
 const OUTBOX_TABLE: &str = include_str!("../../migrations/outbox_table.sql");

@@ -38,6 +38,7 @@ pub mod slot;
 mod startup;
 pub mod state;
 mod synchronous;
+mod table_use;
 pub mod url;
 mod walsender;
 
@@ -62,5 +63,6 @@ pub use servers::FailedTry;
 pub use settled::Settled;
 pub use setup::{SetupOptions, setup, setup_with, teardown};
 pub use startup::{MIN_SERVER_MAJOR, ServerVersion};
+pub use table_use::Grantor;
 pub use url::{ConnectTarget, UrlError};
 pub use walsender::SystemIdentity;

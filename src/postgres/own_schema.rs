@@ -1,60 +1,11 @@
-//! walrelay's own tables: what an error about them means, and which grant is missing.
-
-use std::future::Future;
+//! What a change of walrelay's own tables waits for, and on which server it is made.
 
 use tokio_postgres::GenericClient;
 
 use super::catalog::column;
 use super::control::bounded;
-use super::error::{Error, SqlState, Step};
-use super::identifier::{SlotName, quote_identifier};
-
-/// What a use of one of walrelay's tables needs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Use {
-    /// What an error names: `look for a skip`.
-    pub(super) purpose: &'static str,
-    /// The privileges on the table: `select, insert`.
-    pub(super) privileges: &'static str,
-    /// The table: `skips`.
-    pub(super) table: &'static str,
-}
-
-impl Use {
-    /// Awaits one statement, as [`ControlSession::run`], and says of a refusal which grant is missing.
-    pub(super) async fn run<T>(
-        &self,
-        role: &str,
-        statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
-    ) -> Result<T, Error> {
-        bounded(Step::Query(self.purpose), statement)
-            .await
-            .map_err(|error| self.explain(error, role))
-    }
-
-    fn explain(&self, error: Error, role: &str) -> Error {
-        let Error::Server { step, source } = error else {
-            return error;
-        };
-        let Self {
-            privileges, table, ..
-        } = self;
-        let role = quote_identifier(role);
-        match source.sqlstate {
-            SqlState::INSUFFICIENT_PRIVILEGE => Error::GrantMissing {
-                step,
-                grant: format!(
-                    "grant usage on schema walrelay to {role}; grant {privileges} on walrelay.{table} to {role}"
-                ),
-                source,
-            },
-            SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME | SqlState::UNDEFINED_COLUMN => {
-                Error::OwnSchema { step, source }
-            }
-            _ => Error::Server { step, source },
-        }
-    }
-}
+use super::error::{Error, Step};
+use super::identifier::SlotName;
 
 /// Makes the open transaction's commit wait until it is flushed, whatever the role's or database's default.
 pub(super) async fn commit_synchronously(

@@ -10,7 +10,8 @@ use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{QualifiedTable, quote_literal};
 use super::purge::old_row;
-use super::rows::{TableUse, Unreadable};
+use super::rows::Unreadable;
+use super::table_use::Use;
 
 /// Blocks that one statement looks through.
 const BLOCKS: i64 = 16_384;
@@ -144,12 +145,12 @@ async fn sent_rows(
     candidate: &Candidate,
     before: SystemTime,
 ) -> Result<Option<u64>, Error> {
-    let asked = TableUse {
-        purpose: "look whether all rows of a partition were sent",
-        privileges: "select",
-        table: &candidate.partition,
-        own: Some("dead_letters"),
-    };
+    let asked = Use::outbox(
+        "look whether all rows of a partition were sent",
+        "select",
+        &candidate.partition,
+        &["dead_letters"],
+    );
     let (table, old) = (candidate.partition.quoted(), old_row("$1", "$2"));
     let outbox = root.to_string();
     let mut total = 0;

@@ -11,7 +11,8 @@ use super::catalog::column;
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{QualifiedTable, quote_identifier};
-use super::rows::{TIMESTAMPTZ, TableUse, Unreadable};
+use super::rows::{TIMESTAMPTZ, Unreadable};
+use super::table_use::Use;
 
 /// Blocks that one statement looks through where no index leads to the old rows.
 const BLOCKS: i64 = 256;
@@ -211,21 +212,18 @@ impl Purge {
         let outbox = self.table.to_string();
         let parameters: [&(dyn ToSql + Sync); 2] = [&self.sent_before, &outbox];
         let query = session.client().query_one(&sql, &parameters);
-        let asked = TableUse {
-            privileges: "select",
-            ..self.usage(PURPOSE)
-        };
+        let asked = Use::outbox(PURPOSE, "select", &self.table, &["dead_letters"]);
         let row = asked.run(session.role(), query).await?;
         Ok(column::<i64>(&row, 0, PURPOSE)?.unsigned_abs())
     }
 
-    const fn usage(&self, purpose: &'static str) -> TableUse<'_> {
-        TableUse {
+    const fn usage(&self, purpose: &'static str) -> Use<'_> {
+        Use::outbox(
             purpose,
-            privileges: "select, update (sent_at), delete",
-            table: &self.table,
-            own: Some("dead_letters"),
-        }
+            "select, update (sent_at), delete",
+            &self.table,
+            &["dead_letters"],
+        )
     }
 
     /// The condition that a row `t` may go: `$1` is the time, `$2` the table as dead letters name it.

@@ -1,13 +1,13 @@
 //! `recover`: what is there now becomes the baseline, and a slot that is lost is made anew with what it may have missed.
 
-use std::fmt;
+mod report;
+
 use std::time::SystemTime;
 
-use walrelay_engine::Lsn;
 use walrelay_engine::event::AfterPublish;
 
 use super::advisory;
-use super::backfill::{self, Copied, Due, Order};
+use super::backfill::{self, Copied, Due, Order, Plan};
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts};
 use super::connect::Connector;
 use super::control::ControlSession;
@@ -18,105 +18,34 @@ use super::marks;
 use super::preflight::{
     Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
 };
-use super::report::{Outcome, SetupReport, SetupStep};
+use super::report::{Outcome, SetupReport};
 use super::setup;
 use super::slot::{self, SlotState};
-use super::state::{Author, Baseline};
+use super::state::{Author, Baseline, Loaded};
 
-/// How a slot that is lost is to be recovered.
+pub use report::{Anew, RecoverReport};
+
+/// How to recover.
 #[derive(Debug, Clone, Default)]
 pub struct RecoverOptions {
     /// From when on rows are due that nothing marks: of a table without `sent_at`, or whose rows are kept.
     pub since: Option<SystemTime>,
     /// In which order.
     pub order: Order,
+    /// Send what a slot that still streams may have missed, too.
+    pub rescan: bool,
+    /// Make a slot that still streams anew: it stands before something that can never be read.
+    pub new_slot: bool,
     /// Nobody has looked: a slot that this database was never set up for is not made.
     pub is_unattended: bool,
 }
 
-/// What `recover` found and did. Printed, it is a few lines.
-#[derive(Debug)]
-pub struct RecoverReport {
-    /// What had changed, or that there was no baseline; `None` if nothing had.
-    pub mismatch: Option<Mismatch>,
-    /// What was done about a slot that was lost; `None` if it still streams.
-    pub anew: Option<Anew>,
-    /// How many dead letters that were being retried were asked for again.
-    pub retries: u64,
-}
-
-/// A slot that was made anew.
-#[derive(Debug)]
-pub struct Anew {
-    /// What was wrong with the old one.
-    pub lost: Unfit,
-    /// The things that were made.
-    pub steps: Vec<SetupStep>,
-    /// The rows that it may have missed.
-    pub copied: Vec<Copied>,
-}
-
-impl fmt::Display for RecoverReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(anew) = &self.anew {
-            writeln!(f, "found    {}", anew.lost)?;
-        }
-        match &self.mismatch {
-            None if self.anew.is_none() => writeln!(f, "found    nothing changed since set-up")?,
-            None => {}
-            Some(Mismatch::NoBaseline { slot }) => writeln!(f, "found    no baseline of slot {slot}")?,
-            Some(Mismatch::Changed(differences)) => differences
-                .iter()
-                .try_for_each(|difference| writeln!(f, "found    {difference}"))?,
-        }
-        if let Some(anew) = &self.anew {
-            anew.steps
-                .iter()
-                .try_for_each(|step| writeln!(f, "{:8} {}", step.outcome, step.what))?;
-        }
-        writeln!(f, "written  baseline of publication and tables")?;
-        if let Some(anew) = &self.anew {
-            anew.fmt(f)?;
-        }
-        if self.retries > 0 {
-            writeln!(f, "again    retry of {} dead letters", self.retries)?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Anew {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for copied in &self.copied {
-            writeln!(f, "{:8} {copied}", Outcome::Copied)?;
-            let table = &copied.table;
-            match copied.due {
-                _ if copied.rows == 0 => {}
-                Due::Since(_) => writeln!(
-                    f,
-                    "warning  any of these {} may be a duplicate: nothing tells which rows of {table} were sent",
-                    copied.rows
-                )?,
-                Due::None | Due::Unsent | Due::All => writeln!(
-                    f,
-                    "warning  up to {} of these may be duplicates: sent, but not yet marked or deleted; normally those of \
-                     the last second",
-                    copied.rows
-                )?,
-            }
-        }
-        writeln!(
-            f,
-            "warning  rows that were inserted and deleted while no slot kept them cannot be recovered"
-        )
-    }
-}
-
 /// Writes a new baseline, and asks again for the retries that are under way (rules 5 and 16). A slot that still streams
-/// stays, and with it its position.
+/// stays, and with it its position; unless it is to be made anew.
 ///
-/// One that is missing or lost is made anew, and the publication with it where that is missing too; the rows that it may
-/// have missed are noted for the relay, as in set-up (rule 23).
+/// One that is missing or lost is made anew, and the publication with it where that is missing too. The rows that it may
+/// have missed are noted for the relay, as in set-up (rule 23); those that a slot which stays may have missed, if that is
+/// asked for.
 ///
 /// # Errors
 /// Publication or table do not fit, or nothing tells which rows were missed ([`Error::Unfit`]); nothing was written then.
@@ -154,13 +83,17 @@ async fn recover_locked(
 ) -> Result<RecoverReport, Error> {
     advisory::lock(session).await?;
     match lost(session, source).await? {
-        None => keep(session, source).await,
-        Some(lost) => anew(session, source, options, lost).await,
+        None if !options.new_slot => keep(session, source, options).await,
+        lost => anew(session, source, options, lost).await,
     }
 }
 
-/// The slot still streams.
-async fn keep(session: &mut ControlSession, source: &Source) -> Result<RecoverReport, Error> {
+/// The slot still streams, and goes on.
+async fn keep(
+    session: &mut ControlSession,
+    source: &Source,
+    options: &RecoverOptions,
+) -> Result<RecoverReport, Error> {
     let server = ServerFacts::read(session).await?;
     let publication = PublicationFacts::read(session, &source.publication).await?;
     let publication = check_publication(publication, &source.publication)?;
@@ -170,32 +103,70 @@ async fn keep(session: &mut ControlSession, source: &Source) -> Result<RecoverRe
         check_membership(&facts, table, &publication, &source.publication)?;
     }
     // An interrupted set-up is made anew by another one.
-    backfill::waits(session, &source.slot).await?;
+    backfill::noted(session, &source.slot).await?;
+    let plans = match options.rescan {
+        true => Some(plan(session, source, options).await?),
+        false => None,
+    };
 
     let (mismatch, observed) = mismatch(session, source).await?;
     observed
         .write(session, &source.slot, Author::Recover, false)
         .await?;
     marks::claim(session, source, &server).await?;
-    Baseline::write_sweep_start(session, &source.slot).await?;
+    // Rows that were written while something else was published never came, and must not get their mark.
+    Baseline::write_sweep_start(session, &source.slot, mismatch.is_some()).await?;
+    let copied = match plans {
+        Some(plans) => Some(copy(session, source, &plans).await?),
+        None => None,
+    };
     let retries = dead_letters::request_again(session, &source.slot).await?;
     Ok(RecoverReport {
         mismatch,
         anew: None,
+        copied,
         retries,
     })
 }
 
-/// The slot is missing or lost.
+/// Notes rows for a slot that goes on. What is being written now may have been written while the stream did not bring it,
+/// so it is waited for, as for a table that joins (rule 7).
+async fn copy(session: &ControlSession, source: &Source, plans: &[Plan]) -> Result<Vec<Copied>, Error> {
+    // An error ends the session, and with it the transaction.
+    let client = session.client();
+    session
+        .run("begin recovery", client.batch_execute("begin"))
+        .await?;
+    for plan in plans {
+        let lock = format!("lock table {} in share mode", plan.table.quoted());
+        let purpose = "wait for writers of the table to end";
+        session.run(purpose, client.batch_execute(&lock)).await?;
+    }
+    let slot = SlotState::read(session, &source.slot).await?;
+    let position = slot.and_then(|slot| slot.confirmed_flush_lsn).unwrap_or_default();
+    let mut copied = Vec::with_capacity(plans.len());
+    for plan in plans {
+        copied.push(backfill::copy(session, &source.slot, plan, position).await?);
+    }
+    session
+        .run("commit recovery", client.batch_execute("commit"))
+        .await?;
+    Ok(copied)
+}
+
+/// The slot is missing or lost, or is to be made anew.
 async fn anew(
     session: &mut ControlSession,
     source: &Source,
     options: &RecoverOptions,
-    lost: Unfit,
+    lost: Option<Unfit>,
 ) -> Result<RecoverReport, Error> {
     let server = ServerFacts::read(session).await?;
     if options.is_unattended && backfill::was_interrupted(session, &source.slot).await?.is_none() {
-        return Err(lost.into());
+        let unknown = || Unfit::SlotMissing {
+            slot: source.slot.clone(),
+        };
+        return Err(lost.unwrap_or_else(unknown).into());
     }
     let mut report = SetupReport::default();
     setup::migrate(session, &mut report).await?;
@@ -209,6 +180,38 @@ async fn anew(
     let (mismatch, _) = mismatch(session, source).await?;
     setup::publish_tables(session, source, &server, &mut report).await?;
     marks::claim(session, source, &server).await?;
+    let plans = plan(session, source, options).await?;
+    setup::begin_slot(session, source, Author::Recover).await?;
+    session
+        .run("commit recovery", client.batch_execute("commit"))
+        .await?;
+
+    if !matches!(lost, Some(Unfit::SlotMissing { .. })) {
+        slot::drop(session, &source.slot).await?;
+        report.push(format!("slot {}", source.slot), Outcome::Dropped);
+    }
+    let (streams_from, copied) = backfill::create_slot(session, &source.slot, &plans).await?;
+    let what = format!("slot {} (streams from {streams_from})", source.slot);
+    report.push(what, Outcome::Created);
+    Baseline::write_sweep_start(session, &source.slot, false).await?;
+    let retries = dead_letters::request_again(session, &source.slot).await?;
+    Ok(RecoverReport {
+        mismatch,
+        anew: Some(Anew {
+            lost,
+            steps: report.steps,
+        }),
+        copied: Some(copied),
+        retries,
+    })
+}
+
+/// Which rows the slot may have missed.
+async fn plan(
+    session: &ControlSession,
+    source: &Source,
+    options: &RecoverOptions,
+) -> Result<Vec<Plan>, Error> {
     let mut plans = Vec::new();
     for (table, after_publish) in source.marks() {
         let has_marks = match after_publish {
@@ -228,34 +231,16 @@ async fn anew(
         };
         plans.extend(backfill::plan(session, table, Some(due), &options.order).await?);
     }
-    setup::begin_slot(session, source, Author::Recover).await?;
-    session
-        .run("commit recovery", client.batch_execute("commit"))
-        .await?;
-
-    if matches!(lost, Unfit::SlotLost { .. }) {
-        slot::drop(session, &source.slot).await?;
-        report.push(format!("slot {}", source.slot), Outcome::Dropped);
-    }
-    let (streams_from, copied): (Lsn, _) = backfill::create_slot(session, &source.slot, &plans).await?;
-    let what = format!("slot {} (streams from {streams_from})", source.slot);
-    report.push(what, Outcome::Created);
-    Baseline::write_sweep_start(session, &source.slot).await?;
-    let retries = dead_letters::request_again(session, &source.slot).await?;
-    Ok(RecoverReport {
-        mismatch,
-        anew: Some(Anew {
-            lost,
-            steps: report.steps,
-            copied,
-        }),
-        retries,
-    })
+    Ok(plans)
 }
 
 /// What has changed since set-up, and what is there now.
 async fn mismatch(session: &ControlSession, source: &Source) -> Result<(Option<Mismatch>, Baseline), Error> {
-    let (baseline, observed) = Baseline::load(session, source).await?;
+    let Loaded {
+        stored: baseline,
+        observed,
+        ..
+    } = Baseline::load(session, source).await?;
     let Some(baseline) = baseline else {
         let slot = source.slot.clone();
         return Ok((Some(Mismatch::NoBaseline { slot }), observed));
@@ -263,29 +248,4 @@ async fn mismatch(session: &ControlSession, source: &Source) -> Result<(Option<M
     let differences = guard::compare(session, &baseline, &observed).await?;
     let mismatch = (!differences.is_empty()).then_some(Mismatch::Changed(differences));
     Ok((mismatch, observed))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::guard::Difference;
-    use super::*;
-
-    #[test]
-    fn a_report_says_in_words_what_had_changed() {
-        let report = RecoverReport {
-            mismatch: Some(Mismatch::Changed(vec![
-                Difference::PublicationAltered("walrelay".to_owned()),
-                Difference::TableDropped("outbox_events".parse().unwrap()),
-            ])),
-            anew: None,
-            retries: 2,
-        };
-        assert_eq!(
-            report.to_string(),
-            "found    publication \"walrelay\" was altered since set-up (publish, another option, name or owner)\n\
-             found    table public.outbox_events was dropped since set-up\n\
-             written  baseline of publication and tables\n\
-             again    retry of 2 dead letters\n"
-        );
-    }
 }

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use walrelay_engine::Lsn;
 use walrelay_engine::condense::{CondenseError, Condenser};
 
 use super::connect::Connector;
@@ -39,6 +40,7 @@ pub struct StartOptions {
 pub struct Replication {
     session: Walsender,
     identity: SystemIdentity,
+    flushed: Lsn,
     /// Size of the frame that [`next_frame`](Self::next_frame) has handed out, until it is consumed.
     current: usize,
     max_event_bytes: usize,
@@ -68,10 +70,16 @@ impl ServerError {
 
 impl Replication {
     /// A session that has just answered START_REPLICATION with CopyBothResponse.
-    pub(super) const fn new(session: Walsender, identity: SystemIdentity, max_event_bytes: usize) -> Self {
+    pub(super) const fn new(
+        session: Walsender,
+        identity: SystemIdentity,
+        flushed: Lsn,
+        max_event_bytes: usize,
+    ) -> Self {
         Self {
             session,
             identity,
+            flushed,
             current: 0,
             max_event_bytes,
             large: None,
@@ -83,6 +91,12 @@ impl Replication {
     #[must_use]
     pub const fn identity(&self) -> SystemIdentity {
         self.identity
+    }
+
+    /// Up to where the log was flushed before the stream began. A server that has lost nothing never says less.
+    #[must_use]
+    pub const fn flushed(&self) -> Lsn {
+        self.flushed
     }
 
     /// The server's version.
@@ -101,7 +115,7 @@ impl Replication {
     /// The server process that streams to us, as `pg_replication_slots.active_pid` names it (rule 15). Behind a
     /// pooler it may be another number.
     #[must_use]
-    pub const fn process_id(&self) -> Option<i32> {
+    pub const fn process_id(&self) -> i32 {
         self.session.process_id
     }
 

@@ -4,7 +4,8 @@ use super::catalog::column;
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{QualifiedTable, quote_identifier};
-use super::rows::{TableUse, output_text};
+use super::rows::output_text;
+use super::table_use::Use;
 
 /// How many rows are looked at.
 const ROWS: u64 = 100_000;
@@ -33,12 +34,7 @@ pub async fn combinations(
     columns: &[String],
     limit: u32,
 ) -> Result<Combinations, Error> {
-    let usage = TableUse {
-        purpose: "look for the values that routing goes by",
-        privileges: "select",
-        table,
-        own: None,
-    };
+    let usage = Use::outbox("look for the values that routing goes by", "select", table, &[]);
     let names: Vec<_> = columns
         .iter()
         .map(|name| output_text(&format!("t.{}", quote_identifier(name))))

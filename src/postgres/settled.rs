@@ -7,15 +7,11 @@ use super::catalog::{column, position};
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::SlotName;
-use super::own_schema::Use;
 use super::position::EventPosition;
+use super::table_use::Use;
 use super::walsender::SystemIdentity;
 
-const STATE: Use = Use {
-    purpose: "read the settled prefix",
-    privileges: "select",
-    table: "state",
-};
+const STATE: Use = Use::own("read the settled prefix", "select", &["state"]);
 
 /// What the database has on record about a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,11 +84,11 @@ async fn counts_on_a_dead_letter(
     from: Lsn,
     through: EventPosition,
 ) -> Result<bool, Error> {
-    const LETTERS: Use = Use {
-        purpose: "look for dead letters that are not acknowledged",
-        privileges: "select",
-        table: "dead_letters",
-    };
+    const LETTERS: Use = Use::own(
+        "look for dead letters that are not acknowledged",
+        "select",
+        &["dead_letters"],
+    );
     let sql = "select exists (select from walrelay.dead_letters where slot = $1 and commit_lsn >= $2::text::pg_lsn \
                and (commit_lsn, tx_seq) <= ($3::text::pg_lsn, $4))";
     let (from, lsn, sequence) = (from.to_string(), through.lsn_text(), through.sequence());
@@ -117,11 +113,7 @@ pub(super) async fn store(
     prefix: &SettledPrefix,
     system_id: u64,
 ) -> Result<(), Error> {
-    const STORE: Use = Use {
-        purpose: "store the settled prefix",
-        privileges: STORE_PRIVILEGES,
-        table: "state",
-    };
+    const STORE: Use = Use::own("store the settled prefix", STORE_PRIVILEGES, &["state"]);
     let sql = "update walrelay.state set settled_commit_lsn = $2::text::pg_lsn, settled_tx_seq = $3, \
                settled_complete = $4, unswept_xid = coalesce($5::text::xid8, unswept_xid) \
                where slot = $1 and system_id = $6";
@@ -154,11 +146,7 @@ pub(super) async fn store(
 /// # Errors
 /// The statement fails.
 pub async fn note_unmarked(session: &ControlSession, slot: &SlotName, system_id: u64) -> Result<(), Error> {
-    const NOTE: Use = Use {
-        purpose: "record that rows are unmarked",
-        privileges: STORE_PRIVILEGES,
-        table: "state",
-    };
+    const NOTE: Use = Use::own("record that rows are unmarked", STORE_PRIVILEGES, &["state"]);
     let sql = "update walrelay.state set settled_complete = false \
                where slot = $1 and system_id = $2 and settled_complete";
     let system_id = system_id.to_string();

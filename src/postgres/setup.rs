@@ -18,7 +18,7 @@ use super::preflight::{
 };
 use super::report::{Outcome, SetupReport, SetupStep, TeardownReport};
 use super::slot::{self, SlotState};
-use super::state::{Author, Baseline, MemberKind};
+use super::state::{Author, Baseline, Loaded, MemberKind};
 
 /// How a report names the baseline.
 const BASELINE: &str = "baseline of publication and tables";
@@ -126,6 +126,10 @@ async fn setup_locked(
             report.push(copied.to_string(), Outcome::Copied);
         }
         keep_baseline(session, source, &published.added, &mut report).await?;
+        if !added.is_empty() {
+            // Their rows are older than their part in the stream.
+            Baseline::write_sweep_start(session, &source.slot, true).await?;
+        }
         grant(session, source, options, &mut report).await?;
         session
             .run("commit set-up", client.batch_execute("commit"))
@@ -161,7 +165,7 @@ async fn finish(
     source: &Source,
     mut report: SetupReport,
 ) -> Result<SetupReport, Error> {
-    Baseline::write_sweep_start(session, &source.slot).await?;
+    Baseline::write_sweep_start(session, &source.slot, false).await?;
     for plan in marks::plan(session, source).await? {
         report.warnings.extend(
             plan.refusal
@@ -341,7 +345,11 @@ async fn keep_baseline(
     added: &[QualifiedTable],
     report: &mut SetupReport,
 ) -> Result<(), Error> {
-    let (baseline, observed) = Baseline::load(session, source).await?;
+    let Loaded {
+        stored: baseline,
+        observed,
+        ..
+    } = Baseline::load(session, source).await?;
     let advice = "look for missed events, then run `walrelay recover`";
     let Some(baseline) = baseline else {
         let mismatch = Mismatch::NoBaseline {

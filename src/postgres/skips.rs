@@ -12,8 +12,9 @@ use super::catalog::column;
 use super::control::{ControlSession, bounded};
 use super::error::{Error, Step};
 use super::identifier::SlotName;
-use super::own_schema::{Use, commit_synchronously};
+use super::own_schema::commit_synchronously;
 use super::position::EventPosition;
+use super::table_use::Use;
 
 /// Which event to skip. Parsed from `LSN:SEQ`, or else it is an id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,15 +56,8 @@ pub struct Skip {
     pub requested_by: String,
     /// The id of the event that it takes, where that has a usable one.
     pub event_id: Option<String>,
-}
-
-/// A use of the table, for errors.
-const fn table_use(purpose: &'static str, privileges: &'static str) -> Use {
-    Use {
-        purpose,
-        privileges,
-        table: "skips",
-    }
+    /// That event's table, for whoever [`settled`] is called for; [`take`] does not know it.
+    pub outbox: Option<String>,
 }
 
 /// Records that an event is to be skipped. An open request for the same event is replaced; true if there was none.
@@ -78,7 +72,7 @@ pub async fn request(
     selector: &Selector,
     reason: &str,
 ) -> Result<bool, Error> {
-    const REQUEST: Use = table_use("record a skip", "select, insert, update");
+    const REQUEST: Use = Use::own("record a skip", "select, insert, update", &["skips"]);
     let (event_id, position) = match selector {
         Selector::EventId(id) => (Some(id.as_str()), None),
         Selector::Position(position) => (None, Some(*position)),
@@ -122,7 +116,7 @@ pub async fn take(
     key: &EventKey,
     event_id: Option<&str>,
 ) -> Result<Option<Skip>, Error> {
-    const TAKE: Use = table_use("look for a skip", "select");
+    const TAKE: Use = Use::own("look for a skip", "select", &["skips"]);
     let sql = "select id, reason, requested_by from walrelay.skips where slot = $1 and \
                ((settled_at is null and (event_id = $2 or (commit_lsn = $3::text::pg_lsn and tx_seq = $4))) \
                or (settled_commit_lsn = $3::text::pg_lsn and settled_tx_seq = $4 and settled_xid = $5)) \
@@ -150,6 +144,7 @@ pub async fn take(
             reason: column(&row, 1, TAKE.purpose)?,
             requested_by: column(&row, 2, TAKE.purpose)?,
             event_id: event_id.map(str::to_owned),
+            outbox: None,
         })
     })
     .transpose()
@@ -165,13 +160,13 @@ pub async fn take(
 /// # Errors
 /// A statement fails.
 pub async fn settled(session: &mut ControlSession, skip: &Skip, key: &EventKey) -> Result<(), Error> {
-    const SETTLED: Use = table_use("record a settled skip", "select, update");
+    const SETTLED: Use = Use::own("record a settled skip", "select, update", &["skips"]);
     let role = session.role().to_owned();
     let step = Step::Query(SETTLED.purpose);
     let transaction = bounded(step, session.client_mut().transaction()).await?;
     commit_synchronously(&transaction, SETTLED.purpose).await?;
     let sql = "update walrelay.skips set settled_at = now(), settled_commit_lsn = $2::text::pg_lsn, \
-               settled_tx_seq = $3, settled_xid = $4, settled_event_id = $5 where id = $1 and settled_at is null";
+               settled_tx_seq = $3, settled_xid = $4, settled_event_id = $5, settled_outbox = $6 where id = $1 and settled_at is null";
     let position = EventPosition::from(key);
     let (lsn, sequence) = (position.lsn_text(), position.sequence());
     SETTLED
@@ -185,6 +180,7 @@ pub async fn settled(session: &mut ControlSession, skip: &Skip, key: &EventKey) 
                     &sequence,
                     &i64::from(key.transaction.xid),
                     &skip.event_id,
+                    &skip.outbox,
                 ],
             ),
         )

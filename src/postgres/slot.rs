@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tokio_postgres::Row;
 use walrelay_engine::Lsn;
 
 use super::catalog::{column, position};
@@ -113,27 +114,39 @@ impl SlotState {
     /// The query fails.
     pub async fn read(session: &ControlSession, slot: &SlotName) -> Result<Option<Self>, Error> {
         const PURPOSE: &str = "look at the replication slot";
-        let sql = "select plugin, slot_type = 'logical', database, active_pid, wal_status, safe_wal_size, \
-                   restart_lsn::text, confirmed_flush_lsn::text, \
-                   coalesce((pg_catalog.to_jsonb(s) ->> 'failover')::boolean, false) \
-                   from pg_catalog.pg_replication_slots s where slot_name = $1";
+        let sql = format!(
+            "select {} from pg_catalog.pg_replication_slots r where r.slot_name = $1",
+            Self::SELECTED
+        );
         let name = slot.as_str();
         let row = session
-            .run(PURPOSE, session.client().query_opt(sql, &[&name]))
+            .run(PURPOSE, session.client().query_opt(&sql, &[&name]))
             .await?;
-        let Some(row) = row else { return Ok(None) };
+        row.map_or(Ok(None), |row| Self::of(&row, 0, PURPOSE))
+    }
+
+    /// What [`of`](Self::of) reads, of a row `r` of `pg_replication_slots` that may be none.
+    pub(super) const SELECTED: &str = "r.slot_name is not null, r.plugin, coalesce(r.slot_type = 'logical', false), r.database, r.active_pid, \
+         r.wal_status, r.safe_wal_size, r.restart_lsn::text, r.confirmed_flush_lsn::text, \
+         coalesce((pg_catalog.to_jsonb(r) ->> 'failover')::boolean, false)";
+
+    /// The slot of a row that has [`SELECTED`](Self::SELECTED) from column `first` on.
+    pub(super) fn of(row: &Row, first: usize, purpose: &'static str) -> Result<Option<Self>, Error> {
+        if !column::<bool>(row, first, purpose)? {
+            return Ok(None);
+        }
         Ok(Some(Self {
-            plugin: column(&row, 0, PURPOSE)?,
-            logical: column(&row, 1, PURPOSE)?,
-            database: column(&row, 2, PURPOSE)?,
-            active_pid: column(&row, 3, PURPOSE)?,
-            wal_status: column::<Option<String>>(&row, 4, PURPOSE)?
+            plugin: column(row, first + 1, purpose)?,
+            logical: column(row, first + 2, purpose)?,
+            database: column(row, first + 3, purpose)?,
+            active_pid: column(row, first + 4, purpose)?,
+            wal_status: column::<Option<String>>(row, first + 5, purpose)?
                 .as_deref()
                 .map(WalStatus::from_text),
-            safe_wal_size: column(&row, 5, PURPOSE)?,
-            restart_lsn: position(&row, 6, PURPOSE)?,
-            confirmed_flush_lsn: position(&row, 7, PURPOSE)?,
-            failover: column(&row, 8, PURPOSE)?,
+            safe_wal_size: column(row, first + 6, purpose)?,
+            restart_lsn: position(row, first + 7, purpose)?,
+            confirmed_flush_lsn: position(row, first + 8, purpose)?,
+            failover: column(row, first + 9, purpose)?,
         }))
     }
 

@@ -4,13 +4,15 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 use tokio_postgres::types::Oid;
+use walrelay_engine::Lsn;
 
-use super::catalog::column;
+use super::catalog::{column, position};
 use super::control::ControlSession;
 use super::error::{Error, Step};
 use super::identifier::{QualifiedTable, SlotName};
-use super::own_schema::Use;
 use super::preflight::Source;
+use super::slot::SlotState;
+use super::table_use::Use;
 
 /// What decides which rows are published, as it was at one moment.
 ///
@@ -30,6 +32,19 @@ pub struct Baseline {
     pub members: Vec<Member>,
     /// The outbox tables, in the order of [`Source::tables`].
     pub tables: Vec<TableMark>,
+}
+
+/// The baseline of a slot, and what there is to compare with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// What set-up has written; none before.
+    pub stored: Option<Baseline>,
+    /// What is there now.
+    pub observed: Baseline,
+    /// The slot; none if there is no such slot.
+    pub slot: Option<SlotState>,
+    /// The end of the flushed log.
+    pub log_end: Lsn,
 }
 
 /// A row of `pg_publication`.
@@ -148,23 +163,22 @@ impl Baseline {
     }
 
     /// Reads the slot's baseline, together with what is there now, in one snapshot, so that a change and the
-    /// baseline that takes it in are seen together or not at all.
+    /// baseline that takes it in are seen together or not at all; and how the slot stands.
     ///
     /// Grants: usage on schema `walrelay`, select on `walrelay.state`.
     ///
     /// # Errors
     /// A query fails; [`Error::GrantMissing`], [`Error::OwnSchema`] before migration 2.
-    pub async fn load(session: &ControlSession, source: &Source) -> Result<(Option<Self>, Self), Error> {
-        const STATE: Use = Use {
-            purpose: "read the baseline",
-            privileges: "select",
-            table: "state",
-        };
+    pub async fn load(session: &ControlSession, source: &Source) -> Result<Loaded, Error> {
+        const STATE: Use = Use::own("read the baseline", "select", &["state"]);
         let sql = format!(
             "select {}, s.system_id, s.timeline, s.publication, s.publication_oid, s.publication_xmin, \
-             s.publication_options::text, s.members::text, s.tables::text \
-             from (values (1)) one left join walrelay.state s on s.slot = $4",
-            observed_columns(session).await?
+             s.publication_options::text, s.members::text, s.tables::text, \
+             pg_catalog.pg_current_wal_flush_lsn()::text, {} from (values (1)) one \
+             left join walrelay.state s on s.slot = $4 \
+             left join pg_catalog.pg_replication_slots r on r.slot_name = $4",
+            observed_columns(session).await?,
+            SlotState::SELECTED
         );
         let (schemas, names) = table_names(source);
         let row = STATE
@@ -182,39 +196,49 @@ impl Baseline {
             )
             .await?;
         let observed = Self::from_observed(&row, source, STATE.purpose)?;
-        let Some(system_id) = column::<Option<String>>(&row, OBSERVED, STATE.purpose)? else {
-            return Ok((None, observed));
-        };
-        let stored = Self {
+        let system_id: Option<String> = column(&row, OBSERVED, STATE.purpose)?;
+        let stored = system_id.map(|system_id| Self::from_stored(&row, system_id, STATE.purpose));
+        Ok(Loaded {
+            stored: stored.transpose()?,
+            observed,
+            log_end: position(&row, OBSERVED + STORED, STATE.purpose)?.unwrap_or_default(),
+            slot: SlotState::of(&row, OBSERVED + STORED + 1, STATE.purpose)?,
+        })
+    }
+
+    fn from_stored(row: &Row, system_id: String, purpose: &'static str) -> Result<Self, Error> {
+        Ok(Self {
             system_id,
-            timeline: column(&row, OBSERVED + 1, STATE.purpose)?,
-            publication: column(&row, OBSERVED + 2, STATE.purpose)?,
+            timeline: column(row, OBSERVED + 1, purpose)?,
+            publication: column(row, OBSERVED + 2, purpose)?,
             row: Some(PublicationRow {
-                oid: column(&row, OBSERVED + 3, STATE.purpose)?,
-                xmin: column(&row, OBSERVED + 4, STATE.purpose)?,
-                options: json(&row, OBSERVED + 5, STATE.purpose)?,
+                oid: column(row, OBSERVED + 3, purpose)?,
+                xmin: column(row, OBSERVED + 4, purpose)?,
+                options: json(row, OBSERVED + 5, purpose)?,
             }),
-            members: json(&row, OBSERVED + 6, STATE.purpose)?,
-            tables: json(&row, OBSERVED + 7, STATE.purpose)?,
-        };
-        Ok((Some(stored), observed))
+            members: json(row, OBSERVED + 6, purpose)?,
+            tables: json(row, OBSERVED + 7, purpose)?,
+        })
     }
 
     /// From here on the slot brings every row that is written: a sweep may touch no older one (rule 21). What is known
-    /// already stays.
+    /// already stays, unless it is to be said `anew`: after a time in which rows were written that the slot does not bring.
     ///
     /// # Errors
     /// The statement fails.
-    pub(super) async fn write_sweep_start(session: &ControlSession, slot: &SlotName) -> Result<(), Error> {
-        const STATE: Use = Use {
-            purpose: "record where sweeps begin",
-            privileges: "select, update",
-            table: "state",
-        };
+    pub(super) async fn write_sweep_start(
+        session: &ControlSession,
+        slot: &SlotName,
+        anew: bool,
+    ) -> Result<(), Error> {
+        const STATE: Use = Use::own("record where sweeps begin", "select, update", &["state"]);
         let sql = "update walrelay.state set unswept_xid = pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot()), \
-                   unswept_since = now() where slot = $1 and unswept_xid is null";
+                   unswept_since = now() where slot = $1 and (unswept_xid is null or $2)";
         STATE
-            .run(session.role(), session.client().execute(sql, &[&slot.as_str()]))
+            .run(
+                session.role(),
+                session.client().execute(sql, &[&slot.as_str(), &anew]),
+            )
             .await
             .map(drop)
     }
@@ -234,11 +258,7 @@ impl Baseline {
         author: Author,
         new_slot: bool,
     ) -> Result<(), Error> {
-        const STATE: Use = Use {
-            purpose: "write the baseline",
-            privileges: "select, insert, update",
-            table: "state",
-        };
+        const STATE: Use = Use::own("write the baseline", "select, insert, update", &["state"]);
         let invalid = |what| Error::Protocol {
             step: Step::Query(STATE.purpose),
             what,
@@ -300,8 +320,9 @@ impl Baseline {
     }
 }
 
-/// How many columns [`observed_columns`] selects.
+/// How many columns [`observed_columns`] selects, and how many a stored baseline has.
 const OBSERVED: usize = 5;
+const STORED: usize = 8;
 
 /// What to select for an observation, from the publication's name as `$1` and the tables' schemas and names as
 /// `$2` and `$3`.

@@ -36,7 +36,7 @@ pub(super) struct Walsender {
     /// Pinned to this session's server.
     pub(super) connector: Connector,
     pub(super) server_version: ServerVersion,
-    pub(super) process_id: Option<i32>,
+    pub(super) process_id: i32,
 }
 
 impl Walsender {
@@ -78,16 +78,21 @@ impl Walsender {
             .into());
         }
         greeting.role.check(connector.target().session_attrs)?;
+        // Without it nothing tells our stream from another's: no dead letter could be stored, nor a row be backfilled.
+        let process_id = greeting.process_id.ok_or(Error::Protocol {
+            step: Step::OpenReplication,
+            what: "no process id at startup",
+        })?;
         Ok(Self {
             wire,
             connector,
             server_version,
-            process_id: greeting.process_id,
+            process_id,
         })
     }
 
-    /// Runs `IDENTIFY_SYSTEM`: the cluster's identity.
-    pub(super) async fn identify(&mut self, deadline: Instant) -> Result<SystemIdentity, Error> {
+    /// Runs `IDENTIFY_SYSTEM`: the cluster's identity, and up to where its log is flushed.
+    pub(super) async fn identify(&mut self, deadline: Instant) -> Result<(SystemIdentity, Lsn), Error> {
         const STEP: Step = Step::IdentifySystem;
         let rows = within(deadline, STEP, self.query("IDENTIFY_SYSTEM", STEP)).await?;
         let row = rows.first().map(Vec::as_slice).unwrap_or_default();
@@ -98,7 +103,9 @@ impl Walsender {
             });
         };
         match (system_id.parse(), timeline.parse(), position.parse::<Lsn>()) {
-            (Ok(system_id), Ok(timeline), Ok(_)) => Ok(SystemIdentity { system_id, timeline }),
+            (Ok(system_id), Ok(timeline), Ok(flushed)) => {
+                Ok((SystemIdentity { system_id, timeline }, flushed))
+            }
             _ => Err(Error::Protocol {
                 step: STEP,
                 what: "a system id, timeline or position that is no number",
@@ -205,6 +212,43 @@ fn read_row(body: &[u8]) -> Option<Row> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    /// What a session that trusts us answers, with or without BackendKeyData.
+    async fn opened(key: Option<&[u8]>) -> Result<Walsender, Error> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut bytes = Vec::new();
+        frame::write(&mut bytes, b'R', &[0; 4]);
+        frame::write(&mut bytes, b'S', b"server_version\x0015.4\0");
+        if let Some(key) = key {
+            frame::write(&mut bytes, b'K', key);
+        }
+        frame::write(&mut bytes, b'Z', b"I");
+        let serve = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            socket.write_all(&bytes).await.unwrap();
+            // The client may leave before it has read everything.
+            socket.read_to_end(&mut Vec::new()).await.ok();
+        };
+        let url = format!("postgres://u@127.0.0.1:{port}/d?sslmode=disable");
+        let connector = Connector::new(url.parse().unwrap());
+        tokio::select! {
+            biased;
+            opened = Walsender::open(&connector, "test", &[]) => opened,
+            () = serve => unreachable!("the socket is open until the session is"),
+        }
+    }
+
+    /// Neither dead letters nor rows to be backfilled could ever be dealt with: better said at once.
+    #[tokio::test]
+    async fn a_server_that_does_not_tell_its_process_id_is_refused() {
+        let session = opened(Some(&[0, 0, 1, 2, 9, 9, 9, 9])).await.unwrap();
+        assert_eq!(session.process_id, 258);
+        let error = opened(None).await.unwrap_err();
+        assert!(matches!(error, Error::Protocol { .. }), "{error}");
+    }
 
     #[test]
     fn a_row_is_read_with_its_nulls() {

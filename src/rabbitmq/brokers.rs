@@ -11,7 +11,7 @@ use crate::fault::{Class, FaultKind};
 pub struct Brokers {
     current: Connector,
     others: VecDeque<Connector>,
-    /// So many tries in a row failed for want of a person.
+    /// So many times in a row a try failed, or a link was lost, for want of a person.
     halts: usize,
 }
 
@@ -43,22 +43,27 @@ impl Brokers {
         std::iter::once(&self.current).chain(&self.others)
     }
 
-    /// A link is up.
+    /// A link is up, and nothing speaks against it.
     pub const fn connected(&mut self) {
         self.halts = 0;
     }
 
     /// A try to connect failed: it is the next one's turn. Returns whether a person is needed, which is so once each
-    /// has failed in a row in a way that does not heal alone.
+    /// has failed twice in a row in a way that does not heal alone.
     pub fn failed(&mut self, kind: FaultKind) -> bool {
+        if let Some(next) = self.others.pop_front() {
+            self.others.push_back(mem::replace(&mut self.current, next));
+        }
+        self.struck(kind)
+    }
+
+    /// A link that was up is lost; the turn stays. Returns as [`failed`](Self::failed) does.
+    pub fn struck(&mut self, kind: FaultKind) -> bool {
         self.halts = match kind.class() {
             Class::Halted => self.halts.saturating_add(1),
             Class::Unavailable | Class::Held | Class::Risk | Class::Degraded => 0,
         };
-        if let Some(next) = self.others.pop_front() {
-            self.others.push_back(mem::replace(&mut self.current, next));
-        }
-        self.halts > self.others.len()
+        self.halts >= self.count().saturating_mul(2)
     }
 }
 
@@ -97,15 +102,20 @@ mod tests {
     }
 
     #[test]
-    fn a_person_is_needed_once_every_broker_needs_one() {
+    fn r8_a_person_is_needed_once_every_broker_has_needed_one_twice() {
         let mut only = brokers(&["a"]);
+        assert!(!only.failed(FaultKind::BrokerVhost));
         assert!(only.failed(FaultKind::BrokerVhost));
         assert!(!only.failed(FaultKind::BrokerUnreachable));
+        assert!(!only.struck(FaultKind::ExchangeMissing));
+        assert!(only.failed(FaultKind::ExchangeMissing));
 
         let mut two = brokers(&["a", "b"]);
         assert!(!two.failed(FaultKind::BrokerVhost));
         assert!(!two.failed(FaultKind::BrokerUnreachable));
-        assert!(!two.failed(FaultKind::ExchangeMissing));
+        for _ in 0..3 {
+            assert!(!two.failed(FaultKind::ExchangeMissing));
+        }
         assert!(two.failed(FaultKind::BrokerVhost));
         two.connected();
         assert!(!two.failed(FaultKind::BrokerVhost));

@@ -176,6 +176,14 @@ impl BrokerError {
     }
 }
 
+/// The kind of why an event is held over which the broker closed with this code.
+pub(crate) const fn refused_kind(code: u16) -> FaultKind {
+    match closed_kind(Phase::Publishing, code) {
+        kind @ (FaultKind::ExchangeMissing | FaultKind::ExchangeForbidden) => kind,
+        _ => FaultKind::MessageRefused,
+    }
+}
+
 const fn closed_kind(phase: Phase, code: u16) -> FaultKind {
     match (phase, code) {
         (Phase::Authentication, reply_code::ACCESS_REFUSED) => FaultKind::BrokerAuthentication,

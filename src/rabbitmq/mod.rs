@@ -14,6 +14,7 @@ mod uri;
 pub use brokers::Brokers;
 pub use connect::Connector;
 pub use error::BrokerError;
+pub(crate) use error::refused_kind;
 pub use examination::Examination;
 pub use link::{Link, LinkEvent};
 pub use management::{Management, ManagementError, ManagementUrlError, Reach, Topology};

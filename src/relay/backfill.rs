@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use walrelay_engine::flow::{BackfillTable, Flow, Intake, Unbound};
+use walrelay_engine::key::{EventKey, TransactionKey};
+use walrelay_engine::marks::HOLD;
 
 use super::faults;
-use crate::fault::Fault;
+use crate::fault::{Fault, FaultKind};
 use crate::postgres::backfill::{Batch, Item};
 
 /// With fewer rows loaded than these, the next batch is fetched, so that the window does not run dry meanwhile.
@@ -22,6 +24,8 @@ pub(super) struct Request {
     session: u64,
     /// Strike out the rows up to this number, if it is not 0.
     pub(super) settled: u64,
+    /// Some of those may have no mark yet.
+    pub(super) are_unmarked: bool,
     /// Load rows behind this number.
     pub(super) after: Option<u64>,
     /// Count the rows that are left.
@@ -52,10 +56,25 @@ pub(super) struct Backfill {
     /// Everything up to this number has been loaded, in this session or one before.
     through: u64,
     struck_out: u64,
+    /// The rows to be struck out next.
+    strike: Option<Strike>,
+    /// So many events had missed their mark when the rows struck out last were settled.
+    missed: u64,
     is_all_loaded: bool,
     left: Option<u64>,
     /// Since the start of the process.
     totals: Totals,
+}
+
+/// Settled rows whose notes go once they have their marks, or have waited for them for long enough.
+#[derive(Debug, Clone, Copy)]
+struct Strike {
+    through: u64,
+    /// Their ids come before this number in the queue of marks.
+    marks: u64,
+    /// So many events had missed their mark before.
+    missed: u64,
+    since: Instant,
 }
 
 /// What became of rows that were not sent.
@@ -71,6 +90,7 @@ pub struct Totals {
 struct Loaded {
     /// None where no row of the batch is to be sent.
     table: Option<BackfillTable>,
+    copy: TransactionKey,
     items: VecDeque<Item>,
 }
 
@@ -81,6 +101,7 @@ impl Backfill {
             session: self.session + 1,
             through: flow.backfill_through(),
             totals: self.totals,
+            missed: self.strike.map_or(self.missed, |strike| strike.missed),
             ..Self::default()
         };
         if waits {
@@ -98,7 +119,10 @@ impl Backfill {
     }
 
     /// Hands loaded rows to the flow for as long as it has room.
-    pub(super) fn admit(&mut self, flow: &mut Flow, now: Instant) {
+    ///
+    /// # Errors
+    /// A row is none.
+    pub(super) fn admit(&mut self, flow: &mut Flow, now: Instant) -> Result<(), Fault> {
         while flow.is_backfilling()
             && let Some(front) = self.loaded.front_mut()
         {
@@ -109,41 +133,69 @@ impl Backfill {
             match item {
                 Item::Row(row) => {
                     let Some(table) = &front.table else { break };
-                    if flow.handle_backfilled(table, row, now) == Intake::NoRoom {
+                    let intake = flow.handle_backfilled(table, row.key, &row.insert, now);
+                    let unread = |error| Fault::new(FaultKind::DatabaseProtocol, &error);
+                    if intake.map_err(unread)? == Intake::NoRoom {
                         break;
                     }
                 }
-                Item::Deleted { number } => {
-                    flow.pass_backfilled(*number);
-                    self.totals.deleted += 1;
-                }
-                Item::Marked { number } => {
-                    flow.pass_backfilled(*number);
-                    self.totals.marked += 1;
-                }
+                Item::Deleted { .. } => self.totals.deleted += 1,
+                Item::Marked { .. } => self.totals.marked += 1,
+            }
+            if !matches!(item, Item::Row(_)) {
+                flow.pass_backfilled(EventKey {
+                    transaction: front.copy,
+                    tx_seq: item.number(),
+                });
             }
             front.items.pop_front();
             self.rows -= 1;
         }
         self.end_if_over(flow, now);
+        Ok(())
     }
 
     /// What is to be asked of the database now; a relay that `stops` loads nothing more.
-    pub(super) fn request(&self, flow: &Flow, stops: bool) -> Option<Request> {
+    pub(super) fn request(&self, flow: &Flow, stops: bool, now: Instant) -> Option<Request> {
         if !flow.is_backfilling() {
             return None;
         }
-        let after = (!stops && !self.is_all_loaded && self.rows < LOW).then_some(self.through);
-        let settled = flow.backfill_settled();
-        let is_last = (self.is_all_loaded && self.rows == 0 || stops) && settled == flow.backfill_through();
-        let unstruck = settled.saturating_sub(self.struck_out);
-        let is_due = unstruck >= STRIKE || (unstruck > 0 && (is_last || after.is_some()));
-        (after.is_some() || is_due).then_some(Request {
+        let after = self.to_load(stops);
+        let strike = self.strike.filter(|strike| strike.is_due(flow, now));
+        (after.is_some() || strike.is_some()).then_some(Request {
             session: self.session,
-            settled: if is_due { settled } else { 0 },
+            settled: strike.map_or(0, |strike| strike.through),
+            are_unmarked: strike.is_some_and(|strike| !strike.is_marked(flow)),
             after,
             count: self.left.is_none(),
         })
+    }
+
+    /// When settled rows have waited for their marks for long enough.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.strike.map(|strike| strike.since + HOLD)
+    }
+
+    /// Thinks of the next strike, if there is something to be struck out. Its marks have as long as a position waits for
+    /// them (R18).
+    pub(super) fn plan_strike(&mut self, flow: &mut Flow, stops: bool, now: Instant) {
+        let settled = flow.backfill_settled();
+        let unstruck = settled.saturating_sub(self.struck_out);
+        let is_last = (self.is_all_loaded && self.rows == 0 || stops) && settled == flow.backfill_through();
+        let is_wanted = unstruck >= STRIKE || (unstruck > 0 && (is_last || self.to_load(stops).is_some()));
+        if self.strike.is_none() && flow.is_backfilling() && is_wanted {
+            let missed = flow.marks().missed();
+            self.strike = Some(Strike {
+                through: settled,
+                marks: flow.urge_marks(),
+                missed: std::mem::replace(&mut self.missed, missed),
+                since: now,
+            });
+        }
+    }
+
+    fn to_load(&self, stops: bool) -> Option<u64> {
+        (!stops && !self.is_all_loaded && self.rows < LOW).then_some(self.through)
     }
 
     /// Whether settled rows are still to be struck out, lest they be sent again after the next start.
@@ -166,7 +218,10 @@ impl Backfill {
         if !flow.is_backfilling() || request.session != self.session {
             return Ok(());
         }
-        self.struck_out = self.struck_out.max(request.settled);
+        if request.settled > 0 {
+            self.struck_out = self.struck_out.max(request.settled);
+            self.strike = None;
+        }
         self.left = left.or(self.left.map(|left| left.saturating_sub(struck_out)));
         match batch {
             None => self.is_all_loaded |= request.after.is_some(),
@@ -178,17 +233,16 @@ impl Backfill {
 
     fn load(&mut self, flow: &mut Flow, batch: Batch) -> Result<(), Fault> {
         let Batch {
-            schema,
-            name,
-            columns,
+            relation,
+            copy,
             items,
         } = batch;
         let unfit = |error: Unbound| Fault::new(faults::unbound_kind(&error), &error);
-        // A table that was dropped has no columns to bind, nor rows to send.
-        let table = if items.iter().any(|item| matches!(item, Item::Row(_))) {
-            Some(flow.backfill_table(&schema, &name, &columns).map_err(unfit)?)
-        } else {
-            None
+        let has_rows = items.iter().any(|item| matches!(item, Item::Row(_)));
+        // A table that has been changed need not fit where none of its rows is to be sent.
+        let table = match relation.filter(|_| has_rows) {
+            Some(relation) => Some(flow.backfill_table(&relation).map_err(unfit)?),
+            None => None,
         };
         if let Some(last) = items.last() {
             self.through = last.number();
@@ -196,6 +250,7 @@ impl Backfill {
         self.rows += items.len();
         self.loaded.push_back(Loaded {
             table,
+            copy,
             items: items.into(),
         });
         Ok(())
@@ -216,5 +271,20 @@ impl Backfill {
                 "backfill is over: the stream is read"
             );
         }
+    }
+}
+
+impl Strike {
+    fn is_due(&self, flow: &Flow, now: Instant) -> bool {
+        self.has_ended(flow) || now >= self.since + HOLD
+    }
+
+    /// Whether nothing of it waits for its mark.
+    fn has_ended(&self, flow: &Flow) -> bool {
+        flow.marks().marked_before() >= self.marks
+    }
+
+    fn is_marked(&self, flow: &Flow) -> bool {
+        self.has_ended(flow) && flow.marks().missed() == self.missed
     }
 }

@@ -3,6 +3,8 @@
 //! Each does one thing. Those that follow each other at once share a session, which then ends: no idle one holds up a
 //! smart shutdown (I8).
 
+use std::mem;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -10,6 +12,7 @@ use tokio::task::JoinHandle;
 use walrelay_engine::Lsn;
 use walrelay_engine::flow::{RetryToken, StoredEvent};
 use walrelay_engine::key::{EventKey, TransactionKey};
+use walrelay_engine::marks::TableNo;
 use walrelay_engine::window::Seq;
 
 use super::backfill::{Answer, Request};
@@ -17,7 +20,7 @@ use super::session::DatabaseSettings;
 use super::status::SlotSample;
 use super::task::poll_task;
 use crate::fault::Fault;
-use crate::postgres::dead_letters::{self, DeadLetter, Found, NewDeadLetter, RetryFate, State};
+use crate::postgres::dead_letters::{self, Found, NewDeadLetter, RetryFate, State, Summary};
 use crate::postgres::skips::{self, Skip};
 use crate::postgres::slot::{SlotState, WalStatus};
 use crate::postgres::{
@@ -44,6 +47,8 @@ pub(super) enum Errand {
     LookAfter {
         /// The held event.
         key: EventKey,
+        /// Its table's place in the configuration.
+        table: TableNo,
         /// Its id, where it has a usable one.
         event_id: Option<String>,
         /// Count the pending dead letters too; without that policy the role need not be allowed to.
@@ -85,6 +90,32 @@ pub(super) enum Errand {
     },
     /// Compare the publication with its baseline (R5).
     Guard,
+}
+
+/// Which errand it is, whatever its particulars.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ErrandKind {
+    Store,
+    LookAfter,
+    RecordSkip,
+    LoadRetries,
+    RecordRetries,
+    Backfill,
+    Guard,
+}
+
+impl Errand {
+    const fn kind(&self) -> ErrandKind {
+        match self {
+            Self::Store { .. } => ErrandKind::Store,
+            Self::LookAfter { .. } => ErrandKind::LookAfter,
+            Self::RecordSkip { .. } => ErrandKind::RecordSkip,
+            Self::LoadRetries { .. } => ErrandKind::LoadRetries,
+            Self::RecordRetries { .. } => ErrandKind::RecordRetries,
+            Self::Backfill { .. } => ErrandKind::Backfill,
+            Self::Guard => ErrandKind::Guard,
+        }
+    }
 }
 
 /// How many dead letters are pending: counting them takes a look at each, so what is known is carried on where it will
@@ -157,6 +188,8 @@ pub(super) enum Done {
         skip: Option<Skip>,
         /// The end of the server's flushed WAL.
         flushed: Lsn,
+        /// How much more may be written before the slot is lost, where there is a limit.
+        safe_bytes: Option<i64>,
         /// How many dead letters are pending, if that was asked.
         pending: Option<Counted>,
     },
@@ -176,7 +209,8 @@ pub(super) enum Done {
     /// Rows were struck out and loaded.
     Backfill(Box<Answer>),
     /// The publication is as it was. How the slot stands, if it is still there.
-    Guarded(Option<SlotSample>),
+    /// The slot, and whether rows of our tables wait to be sent before the stream.
+    Guarded(Option<SlotSample>, bool),
 }
 
 /// What a retry found.
@@ -193,13 +227,24 @@ pub(super) enum LoadedRetry {
 pub(super) struct Errands {
     /// Here while no errand runs.
     session: Option<KeptSession>,
-    running: Option<Running>,
+    running: Option<(ErrandKind, Running)>,
     /// The session of the running errand is older than the stream.
     is_outdated: bool,
     not_before: Instant,
 }
 
 type Running = JoinHandle<(KeptSession, Result<Done, Error>)>;
+
+/// What came of an errand.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Which one.
+    pub(super) kind: ErrandKind,
+    /// Its result.
+    pub(super) result: Result<Done, Fault>,
+    /// The stream of its time is lost: a fault of that server tells nothing of the one that streams now.
+    pub(super) is_outdated: bool,
+}
 
 impl Errands {
     pub(super) fn new() -> Self {
@@ -222,15 +267,17 @@ impl Errands {
     }
 
     /// Starts an errand.
-    pub(super) fn start(&mut self, settings: &DatabaseSettings, errand: Errand) {
-        let settings = settings.clone();
+    pub(super) fn start(&mut self, settings: &Arc<DatabaseSettings>, errand: Errand) {
+        let settings = Arc::clone(settings);
         let kept = self.session.take();
-        self.running = Some(tokio::spawn(async move {
+        let kind = errand.kind();
+        let running = tokio::spawn(async move {
             let (connector, slot) = (&settings.connector, &settings.source.slot);
             let mut kept = kept.unwrap_or_else(|| KeptSession::new(connector.clone(), slot.clone()));
             let done = run(&mut kept, &settings, errand).await;
             (kept, done)
-        }));
+        });
+        self.running = Some((kind, running));
     }
 
     /// The stream is lost, perhaps with its server: the next errand opens a session of its own.
@@ -250,17 +297,23 @@ impl Errands {
     ///
     /// # Panics
     /// If the task panicked: half a relay must not live on.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Done, Fault>> {
-        let Some(running) = &mut self.running else {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        let Some((kind, running)) = &mut self.running else {
             return Poll::Pending;
         };
+        let kind = *kind;
         let (kept, result) = ready!(poll_task(running, cx));
         self.running = None;
-        self.session = Some(kept).filter(|_| !std::mem::take(&mut self.is_outdated));
-        if result.is_err() {
+        let is_outdated = mem::take(&mut self.is_outdated);
+        self.session = Some(kept).filter(|_| !is_outdated);
+        if result.is_err() && !is_outdated {
             self.not_before = Instant::now() + RETRY;
         }
-        Poll::Ready(result.map_err(|error| Fault::new(error.kind(), &error)))
+        Poll::Ready(Ended {
+            kind,
+            result: result.map_err(|error| Fault::new(error.kind(), &error)),
+            is_outdated,
+        })
     }
 }
 
@@ -296,8 +349,18 @@ async fn carry_out(
                     .await?,
             }
         }
-        Errand::LookAfter { key, event_id, count } => {
+        Errand::LookAfter {
+            key,
+            table,
+            event_id,
+            count,
+        } => {
+            let outbox = settings.source.tables.get(usize::from(table));
             let skip = skips::take(session, slot, &key, event_id.as_deref()).await?;
+            let skip = skip.map(|skip| Skip {
+                outbox: outbox.map(ToString::to_string),
+                ..skip
+            });
             let pending = match count {
                 true => Some(Counted {
                     count: dead_letters::pending_count(session, slot).await?,
@@ -305,10 +368,12 @@ async fn carry_out(
                 }),
                 false => None,
             };
+            let state = SlotState::read(session, slot).await?;
             Done::LookedAfter {
                 key,
                 skip,
                 flushed: flushed_position(session).await?,
+                safe_bytes: state.and_then(|state| state.safe_wal_size),
                 pending,
             }
         }
@@ -343,7 +408,10 @@ async fn carry_out(
         } => {
             let struck_out = match request.settled {
                 0 => 0,
-                settled => backfill::remove(session, slot, process_id, settled).await?,
+                settled => {
+                    let keeps = request.are_unmarked;
+                    backfill::strike_out(session, slot, process_id, settled, keeps).await?
+                }
             };
             Done::Backfill(Box::new(Answer {
                 request,
@@ -359,15 +427,17 @@ async fn carry_out(
             }))
         }
         Errand::Guard => {
-            guard::check(session, &settings.source).await?;
-            let state = SlotState::read(session, slot).await?;
-            let end = flushed_position(session).await?;
-            Done::Guarded(state.map(|state| SlotSample {
-                retained_bytes: state.retained_bytes(end),
-                safe_bytes: state.safe_wal_size,
-                wal_status: state.wal_status.map(WalStatus::label),
+            let seen = guard::check(session, &settings.source).await?;
+            let end = seen.log_end;
+            let are_due = backfill::noted(session, slot).await?.first.is_some()
+                && backfill::are_due_of(session, slot, &settings.source.tables).await?;
+            let sample = seen.slot.map(|slot| SlotSample {
+                retained_bytes: slot.retained_bytes(end),
+                safe_bytes: slot.safe_wal_size,
+                wal_status: slot.wal_status.map(WalStatus::label),
                 end,
-            }))
+            });
+            Done::Guarded(sample, are_due)
         }
     })
 }
@@ -385,15 +455,18 @@ async fn load_retries(
     let mut outboxes: Vec<QualifiedTable> = Vec::new();
     let mut loaded = Vec::with_capacity(requests.len());
     for ((token, position), found) in requests.into_iter().zip(found) {
-        let letter = match found {
-            Found::DeadLetter(letter) if letter.summary.state == State::Retrying => letter,
-            Found::DeadLetter(_) | Found::Nothing => {
+        let (summary, columns) = match found {
+            Found::DeadLetter(letter) if letter.summary.state == State::Retrying => {
+                (letter.summary, Some(letter.columns.0))
+            }
+            Found::Unreadable(summary) if summary.state == State::Retrying => (*summary, None),
+            Found::DeadLetter(_) | Found::Unreadable(_) | Found::Nothing => {
                 loaded.push((token, LoadedRetry::NotRetrying(position)));
                 continue;
             }
             Found::Later => break,
         };
-        let event = stored_event(*letter);
+        let event = stored_event(summary, columns);
         let outbox = QualifiedTable {
             schema: event.schema.clone(),
             name: event.table.clone(),
@@ -419,8 +492,7 @@ async fn load_retries(
 }
 
 /// The event of a dead letter, its payload's type still to be looked up.
-fn stored_event(letter: DeadLetter) -> StoredEvent {
-    let summary = letter.summary;
+fn stored_event(summary: Summary, columns: Option<Vec<(String, Option<String>)>>) -> StoredEvent {
     // Printed by us, so it parses; if not, there is no such table.
     let outbox = summary.outbox.parse().unwrap_or(QualifiedTable {
         schema: String::new(),
@@ -439,6 +511,9 @@ fn stored_event(letter: DeadLetter) -> StoredEvent {
         payload_type: None,
         schema: outbox.schema,
         table: outbox.name,
-        columns: letter.columns.0,
+        columns,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use walrelay_engine::flow::{Held, StreamError, Unbound};
 use walrelay_engine::window::Failure;
 
 use crate::fault::{Fault, FaultKind};
-use crate::rabbitmq::{BrokerError, Connector};
+use crate::rabbitmq::{self, BrokerError, Connector};
 
 /// The kind of what stopped the stream.
 pub(super) const fn stream_kind(error: &StreamError) -> FaultKind {
@@ -59,20 +59,20 @@ pub(super) fn refusal<'a>(error: &'a BrokerError, connector: &Connector) -> Opti
         return None;
     };
     let kind = error.kind();
-    // With a column in its name, a missing exchange is the fault of the event that named it.
+    // With a column in its name, an exchange is missing for some events only: which one is to be found.
     let of_event = matches!(kind, FaultKind::ExchangeMissing | FaultKind::ExchangeForbidden)
         && connector.exchanges.is_empty();
     (of_event || kind == FaultKind::MessageRefused).then_some((*reply_code, reply_text))
 }
 
 /// The kind of why an event is held.
-pub(super) const fn held_kind(failure: &Failure) -> FaultKind {
+pub(super) fn held_kind(failure: &Failure) -> FaultKind {
     match failure {
         Failure::Unroutable { .. } => FaultKind::EventUnroutable,
         Failure::Nacked => FaultKind::EventNacked,
         Failure::Unanswered => FaultKind::ConfirmTimeout,
         Failure::Invalid { .. } => FaultKind::EventInvalid,
-        Failure::Refused { .. } => FaultKind::MessageRefused,
+        Failure::Refused { reply_code, .. } => rabbitmq::refused_kind(*reply_code),
     }
 }
 

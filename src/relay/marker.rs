@@ -2,6 +2,7 @@
 //!
 //! It never stops delivery. What keeps rows from being marked is said as *degraded*, and tried again.
 
+mod notes;
 mod sweep;
 
 use std::task::{Context, Poll, ready};
@@ -11,6 +12,7 @@ use tokio::task::JoinHandle;
 use walrelay_engine::flow::{self, Flow};
 use walrelay_engine::marks::{MarkBatch, Marked, TableNo};
 
+use notes::Notes;
 use sweep::Sweep;
 
 use super::session::DatabaseSettings;
@@ -18,7 +20,7 @@ use super::status::MarkStatus;
 use super::task::poll_task;
 use crate::fault::{Fault, FaultKind};
 use crate::postgres::marks::{self, MarkStream, Refusal, TablePlan};
-use crate::postgres::{Error, KeptSession, settled};
+use crate::postgres::{Error, KeptSession, SqlState, settled};
 
 /// What is known of the tables, for as long as nothing speaks against it.
 #[derive(Debug, Clone)]
@@ -41,6 +43,7 @@ struct Outcome {
     plan: Option<Plan>,
     work: Option<(MarkBatch, Result<Marked, Error>)>,
     sweep: Option<Result<sweep::Done, Error>>,
+    notes: Option<Result<notes::Done, Error>>,
     failure: Option<Error>,
 }
 
@@ -51,6 +54,7 @@ impl Outcome {
             plan: None,
             work: None,
             sweep: None,
+            notes: None,
             failure: None,
         }
     }
@@ -60,6 +64,7 @@ impl Outcome {
 enum Work {
     Mark(MarkBatch),
     Sweep(sweep::Step),
+    Notes(notes::Step),
     /// Look at the tables.
     Look,
 }
@@ -75,7 +80,8 @@ pub(super) struct Marker {
     /// The session of the running task is older than the stream.
     is_outdated: bool,
     sweep: Sweep,
-    /// What keeps a sweep from being made.
+    notes: Notes,
+    /// What keeps a sweep from being made, or rows from being marked by notes.
     sweep_fault: Option<Fault>,
     status: MarkStatus,
 }
@@ -91,6 +97,7 @@ impl Marker {
             look_interval,
             is_outdated: false,
             sweep: Sweep::new(now),
+            notes: Notes::default(),
             sweep_fault: None,
             status: MarkStatus::default(),
         }
@@ -99,6 +106,11 @@ impl Marker {
     /// How it stands, but for the flow's own figures.
     pub(super) const fn status(&self) -> &MarkStatus {
         &self.status
+    }
+
+    /// Rows of a backfill are noted as sent and, perhaps, unmarked.
+    pub(super) fn rows_are_noted(&mut self, now: Instant) {
+        self.notes.are_there(now);
     }
 
     /// Starts the next batch, if one is due and none is under way. `stream` is our walsender's process id and its cluster.
@@ -118,6 +130,8 @@ impl Marker {
             Work::Mark(batch)
         } else if let Some(step) = self.sweep.next(flow.wants_sweep(), flow.durable(), now) {
             Work::Sweep(step)
+        } else if let Some(step) = self.notes.next(now) {
+            Work::Notes(step)
         } else if is_look_due {
             Work::Look
         } else {
@@ -125,6 +139,9 @@ impl Marker {
         };
         flow.set_marker(flow::Marker::Busy);
         let plan = self.plan.take().filter(|_| !is_look_due);
+        if plan.is_none() {
+            self.look_at = now + self.look_interval;
+        }
         let settings = settings.clone();
         let kept = self.session.take();
         self.running = Some(tokio::spawn(async move {
@@ -141,7 +158,7 @@ impl Marker {
         }
         let look = self.is_degraded().then_some(self.look_at);
         let sweep = self.sweep.deadline(flow.wants_sweep(), flow.durable());
-        look.into_iter().chain(sweep).min()
+        look.into_iter().chain(sweep).chain(self.notes.deadline()).min()
     }
 
     /// Takes in what came of the batch, once it is over. Pending while none is under way.
@@ -156,7 +173,6 @@ impl Marker {
         let now = Instant::now();
         self.running = None;
         self.session = Some(outcome.kept).filter(|_| !std::mem::take(&mut self.is_outdated));
-        self.look_at = now + self.look_interval;
         if let Some(plan) = &outcome.plan {
             for (table, plan) in (0..TableNo::MAX).zip(&plan.tables) {
                 flow.refuse_marks(table, plan.refusal.is_some());
@@ -169,7 +185,11 @@ impl Marker {
                 flow.handle_marked(batch, marked, now);
             }
             Some((batch, Err(error))) => {
-                flow.handle_marks_failed(batch, now);
+                if error.sqlstate().is_some_and(SqlState::is_of_a_row) {
+                    flow.handle_mark_refused(batch, now);
+                } else {
+                    flow.handle_marks_failed(batch, now);
+                }
                 failure = Some(error);
             }
             None => {}
@@ -187,6 +207,17 @@ impl Marker {
             }
             None => {}
         }
+        match outcome.notes {
+            Some(Ok(done)) => {
+                self.sweep_fault = None;
+                self.notes.done(done, now);
+            }
+            Some(Err(error)) => {
+                self.notes.failed(now);
+                self.sweep_fault = Some(fault(&error));
+            }
+            None => {}
+        }
         self.tell(outcome.plan.as_ref(), failure);
         self.plan = outcome.plan;
         Poll::Ready(())
@@ -198,6 +229,7 @@ impl Marker {
         self.is_outdated = self.running.is_some();
         self.plan = None;
         self.sweep = Sweep::new(Instant::now());
+        self.notes.failed(Instant::now());
     }
 
     /// Ends the session that is kept, if no batch is under way.
@@ -289,9 +321,15 @@ async fn run(
             is_sound
         }
         Work::Sweep(step) => {
-            let done = sweep::carry_out(&session, stream.slot, &plan.tables, step).await;
+            let done = sweep::carry_out(&session, &settings.source, &plan.tables, step).await;
             let is_sound = done.is_ok();
             outcome.sweep = Some(done);
+            is_sound
+        }
+        Work::Notes(step) => {
+            let done = notes::carry_out(&session, stream.slot, &plan.tables, step).await;
+            let is_sound = done.is_ok();
+            outcome.notes = Some(done);
             is_sound
         }
     };
@@ -316,6 +354,7 @@ fn failed(kept: KeptSession, work: Work, error: Error) -> Outcome {
     match work {
         Work::Mark(batch) => outcome.work = Some((batch, Err(error))),
         Work::Sweep(_) => outcome.sweep = Some(Err(error)),
+        Work::Notes(_) => outcome.notes = Some(Err(error)),
         Work::Look => outcome.failure = Some(error),
     }
     outcome

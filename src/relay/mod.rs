@@ -2,6 +2,7 @@
 
 mod backfill;
 mod backoff;
+mod broker;
 mod errands;
 mod faults;
 mod held;

@@ -14,29 +14,23 @@ use tokio::task::JoinHandle;
 use walrelay_engine::DecodeError;
 use walrelay_engine::event::{MappingError, OutboxTable};
 use walrelay_engine::flow::{Replay, ReplayConfig, Replayed};
-use walrelay_engine::pgoutput;
+use walrelay_engine::pgoutput::read_insert;
 
 use reader::Chunk;
 pub use reader::count;
 
+use super::broker::{Broker, NotOpened};
 use super::faults;
-use super::side::Side;
 use crate::fault::{Class, Fault, FaultKind};
 use crate::postgres::rows::Filter;
 use crate::postgres::{self, SlotName};
-use crate::rabbitmq::{BrokerError, Brokers, Link, LinkEvent};
-
-/// Bytes of messages handed to the socket at once.
-const PUBLISH_TARGET: usize = 128 * 1024;
+use crate::rabbitmq::Brokers;
 
 /// How often progress is told while nothing else happens.
 const TICK: Duration = Duration::from_secs(1);
 
 /// A broker that was reached and goes away is waited for so long.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What the good-bye may take.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What to replay, and how.
 #[derive(Debug, Clone)]
@@ -93,12 +87,9 @@ pub enum ReplayError {
     /// The table's rows cannot become messages.
     #[error(transparent)]
     Mapping(#[from] MappingError),
-    /// The rows are not what we made of them.
+    /// A table's columns or a row are not what we made of them.
     #[error("a row cannot be read")]
     Row(#[from] DecodeError),
-    /// The columns are not what we made of them.
-    #[error("the columns of a table cannot be read")]
-    Columns,
     /// The broker.
     #[error("{}", .0.message)]
     Broker(Fault),
@@ -112,7 +103,7 @@ impl ReplayError {
             Self::Database(error) => error.kind(),
             Self::Mapping(MappingError::PayloadType { .. }) => FaultKind::PayloadType,
             Self::Mapping(_) => FaultKind::ColumnMissing,
-            Self::Row(_) | Self::Columns => FaultKind::DatabaseProtocol,
+            Self::Row(_) => FaultKind::DatabaseProtocol,
             Self::Broker(fault) => fault.kind,
         }
     }
@@ -151,7 +142,7 @@ pub async fn replay(
 struct Replayer {
     settings: ReplaySettings,
     engine: Replay,
-    broker: Side<Link>,
+    broker: Broker,
     /// When there was last a link; none before the first.
     reached: Option<Instant>,
     /// Brokers that no try has been made to reach yet.
@@ -177,7 +168,7 @@ impl Replayer {
         let reader = settings.clone();
         Self {
             engine: Replay::new(settings.delivery.clone()),
-            broker: Side::new("broker"),
+            broker: Broker::new(settings.brokers.clone()),
             reached: None,
             untried: settings.brokers.count(),
             chunks,
@@ -196,25 +187,19 @@ impl Replayer {
 
     /// Everything that is possible without waiting.
     fn turn(&mut self, now: Instant, tell: &mut impl FnMut(ReplayEvent)) -> Result<(), ReplayError> {
-        let connector = self.settings.brokers.current();
-        self.broker
-            .open_if_due(now, || super::supervisor::open_link(connector.clone()));
-        if let Err(error) = self.read_link(now) {
-            self.fail_link(&error, now)?;
+        self.broker.open_if_due(now);
+        if let Err(fault) = self.broker.read(&mut self.engine, now) {
+            self.lose_link(fault, now)?;
         }
         if self.engine.handle_timeout(now) {
-            let limit = self.settings.delivery.confirm_timeout;
-            let fault = Fault {
-                kind: FaultKind::ConfirmTimeout,
-                message: format!("the oldest message was not confirmed within {limit:?}"),
-            };
+            let fault = self.broker.unanswered(self.settings.delivery.confirm_timeout);
             self.lose_link(fault, now)?;
         }
         self.admit(now)?;
-        if let Some(link) = self.broker.up() {
+        if self.broker.side.up().is_some() {
             self.reached = Some(now);
-            self.engine.poll_publish(link.output(), PUBLISH_TARGET, now);
         }
+        self.broker.publish(&mut self.engine, now);
         while let Some(failed) = self.engine.next_failed() {
             let (exchange, routing_key) = (failed.exchange.as_deref(), failed.routing_key.as_deref());
             let why = faults::why(&failed.failure, exchange, routing_key);
@@ -235,14 +220,13 @@ impl Replayer {
             if !self.engine.has_room(row.insert.len()) {
                 return Ok(());
             }
-            if let pgoutput::Message::Insert(insert) = pgoutput::Message::decode(&row.insert)? {
-                let created_at = row.created_at.unwrap_or_else(SystemTime::now);
-                let timestamp = created_at
-                    .duration_since(SystemTime::UNIX_EPOCH)
-                    .unwrap_or_default();
-                self.engine
-                    .admit(&chunk.mapping, &insert.new, &row.id, timestamp.as_secs());
-            }
+            let created_at = row.created_at.unwrap_or_else(SystemTime::now);
+            let timestamp = created_at
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default();
+            let insert = read_insert(&row.insert)?;
+            self.engine
+                .admit(&chunk.mapping, &insert.new, &row.id, timestamp.as_secs());
             chunk.rows.pop_front();
             // A row that fails at once leaves room for ever: the others are to be told of meanwhile.
             if now.elapsed() > TICK {
@@ -252,60 +236,24 @@ impl Replayer {
         Ok(())
     }
 
-    fn read_link(&mut self, now: Instant) -> Result<(), BrokerError> {
-        while let Some(link) = self.broker.up() {
-            match link.next_event()? {
-                None => return link.handle_timeout(now.into()),
-                Some(LinkEvent::Ack { tag, multiple }) => self.engine.handle_ack(tag, multiple)?,
-                Some(LinkEvent::Nack { tag, multiple }) => self.engine.handle_nack(tag, multiple)?,
-                Some(LinkEvent::Return { position, reply_code }) => {
-                    self.engine.handle_return(position, reply_code)?;
-                }
-                Some(LinkEvent::Blocked { reason }) => {
-                    self.engine.handle_blocked(true, now);
-                    self.broker.set_fault(Some(Fault {
-                        kind: FaultKind::BrokerBlocked,
-                        message: reason,
-                    }));
-                }
-                Some(LinkEvent::Unblocked) => {
-                    self.engine.handle_blocked(false, now);
-                    self.broker.set_fault(None);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Polls the link, a try to connect, and the reader.
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ReplayError>> {
         let now = Instant::now();
         let mut worked = false;
-        if let Poll::Ready(result) = self.broker.poll_opened(cx) {
+        if let Poll::Ready(result) = self.broker.poll_opened(cx, &mut self.engine, now) {
             worked = true;
             match result {
-                Ok(link) => {
-                    self.settings.brokers.connected();
-                    self.untried = 0;
-                    self.engine
-                        .link_up(link.frame_max(), link.max_message_bytes(), now);
-                    self.broker.opened(link, now);
-                }
-                Err(fault) => {
-                    self.settings.brokers.failed(fault.kind);
+                Ok(()) => self.untried = 0,
+                Err(NotOpened { fault, .. }) => {
                     self.untried = self.untried.saturating_sub(1);
                     self.lose_link(fault, now)?;
                 }
             }
         }
-        if let Some(link) = self.broker.up()
-            && let Poll::Ready(result) = link.poll_io(cx, now.into())
-        {
+        if let Poll::Ready(result) = self.broker.poll_io(cx, &mut self.engine, now) {
             worked = true;
-            if let Err(error) = result {
-                // What the broker said before it hung up tells more than that it did.
-                let error = self.read_link(now).err().unwrap_or(error);
-                self.fail_link(&error, now)?;
+            if let Err(fault) = result {
+                self.lose_link(fault, now)?;
             }
         }
         if self.chunk.is_none()
@@ -325,20 +273,9 @@ impl Replayer {
         }
     }
 
-    fn fail_link(&mut self, error: &BrokerError, now: Instant) -> Result<(), ReplayError> {
-        let connector = self.settings.brokers.current();
-        let mut fault = connector.fault(error);
-        if let Some((reply_code, reply_text)) = faults::refusal(error, connector) {
-            self.engine.link_refused(reply_code, reply_text);
-            fault.kind = FaultKind::BrokerClosed;
-        }
-        self.lose_link(fault, now)
-    }
-
     /// The link is lost. One that was reached is waited for, unless only a person can help; before, each broker is tried
     /// once.
     fn lose_link(&mut self, fault: Fault, now: Instant) -> Result<(), ReplayError> {
-        self.engine.link_lost();
         let is_waited_for = self.untried > 0
             || fault.kind.class() != Class::Halted
                 && self
@@ -347,9 +284,7 @@ impl Replayer {
         if !is_waited_for {
             return Err(ReplayError::Broker(fault));
         }
-        if let Some(link) = self.broker.failed(fault, now) {
-            tokio::spawn(link.dismiss((now + FAREWELL).into()));
-        }
+        self.broker.lost(&mut self.engine, fault, now);
         Ok(())
     }
 
@@ -366,11 +301,7 @@ impl Replayer {
     }
 
     async fn end(mut self) -> ReplayEnd {
-        if let Some(link) = self.broker.take()
-            && let Err(error) = link.close(FAREWELL).await
-        {
-            tracing::debug!(error = %error, "broker link cut off");
-        }
+        self.broker.close().await;
         ReplayEnd {
             counts: self.engine.counts(),
             unanswered: self.engine.in_flight(),
@@ -379,9 +310,7 @@ impl Replayer {
     }
 
     fn deadline(&mut self, now: Instant) -> Instant {
-        let link = self.broker.up().and_then(|link| link.deadline());
-        let link = link.map(tokio::time::Instant::into_std);
-        [self.engine.deadline(), self.broker.deadline(), link, self.stop_by]
+        [self.engine.deadline(), self.broker.deadline(), self.stop_by]
             .into_iter()
             .flatten()
             .fold(now + TICK, Instant::min)

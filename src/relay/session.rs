@@ -5,7 +5,7 @@ use super::standby;
 use crate::fault::Fault;
 use crate::postgres::{
     self, Candidate, Connector, ControlSession, Error, Preflight, QualifiedTable, RecoverOptions,
-    Replication, SlotName, Source, StartOptions, Started, Unfit, backfill, guard, settled,
+    Replication, SlotName, Source, StartOptions, Started, Unfit, backfill, backfill::Noted, guard, settled,
 };
 
 /// What a session is opened with.
@@ -30,9 +30,12 @@ pub struct DatabaseSettings {
 pub(super) struct Opened {
     /// The stream.
     pub(super) session: Replication,
-    /// Whether rows go out before it (R22).
-    pub(super) has_backfill: bool,
+    /// Rows that go out before it (R22), or were sent and may have no mark.
+    pub(super) noted: Noted,
 }
+
+/// The server that was looked at, and which rows are noted.
+type Looked = (Connector, Noted);
 
 impl DatabaseSettings {
     /// The same, but with the server that this connector is for.
@@ -62,29 +65,28 @@ async fn start(settings: &DatabaseSettings, news: &Tell) -> Result<Opened, Error
             tracing::info!(what = step.what, outcome = %step.outcome, "set-up");
         }
     }
-    let (server, mut has_backfill) = look_and_recover(settings, news).await?;
+    let (server, mut noted) = look_and_recover(settings, news).await?;
     let mut candidate = Candidate::open(&server, &settings.start).await?;
     loop {
         if standby::wait_for_slot(&mut candidate, settings, news).await? {
             // Days may have passed.
-            (_, has_backfill) = look(&server, settings, news).await?;
+            (_, noted) = look(&server, settings, news).await?;
         }
         let deadline = settings.connector.deadline();
         candidate = match candidate.start(&settings.start, deadline).await? {
             Started::Streaming(session) => {
                 let session = with_settled(session, &settings.source.slot).await?;
-                return Ok(Opened {
-                    session,
-                    has_backfill,
-                });
+                return Ok(Opened { session, noted });
             }
             Started::SlotInUse(candidate) => candidate,
         };
+        // Its holder may not be told for a while.
+        tokio::time::sleep(standby::LOOK_INTERVAL).await;
     }
 }
 
 /// As [`look`]. A slot that is lost is made anew where that was asked for (R23).
-async fn look_and_recover(settings: &DatabaseSettings, news: &Tell) -> Result<(Connector, bool), Error> {
+async fn look_and_recover(settings: &DatabaseSettings, news: &Tell) -> Result<Looked, Error> {
     let error = match look(&settings.connector, settings, news).await {
         Ok(found) => return Ok(found),
         Err(error) => error,
@@ -104,14 +106,10 @@ async fn look_and_recover(settings: &DatabaseSettings, news: &Tell) -> Result<(C
     look(&settings.connector, settings, news).await
 }
 
-/// Reads what is settled on record, now that nobody else can add to it (R19). Where our process id is unknown, another
-/// server could not be told from ours, so nothing is passed over.
+/// Reads what is settled on record, now that nobody else can add to it (R19).
 async fn with_settled(session: Replication, slot: &SlotName) -> Result<Replication, Error> {
-    let Some(process_id) = session.process_id() else {
-        return Ok(session);
-    };
     let control = ControlSession::open(session.connector(), slot).await?;
-    let settled = settled::load(&control, slot, session.identity(), process_id).await;
+    let settled = settled::load(&control, slot, session.identity(), session.process_id()).await;
     control.close().await;
     Ok(session.with_settled(settled?))
 }
@@ -119,16 +117,12 @@ async fn with_settled(session: Replication, slot: &SlotName) -> Result<Replicati
 /// Checks that everything fits, and tells what is at risk all the same. The SQL session ends before the stream starts: an
 /// idle one would hold up a smart shutdown (I8). Returns a connector to the server that was looked at, so that the stream
 /// comes from no other; and whether rows are to be backfilled.
-async fn look(
-    connector: &Connector,
-    settings: &DatabaseSettings,
-    news: &Tell,
-) -> Result<(Connector, bool), Error> {
+async fn look(connector: &Connector, settings: &DatabaseSettings, news: &Tell) -> Result<Looked, Error> {
     let control = ControlSession::open(connector, &settings.source.slot).await?;
     let server = control.connector().clone();
     let found = check(&control, &settings.source).await;
     control.close().await;
-    let (found, has_backfill) = found.map_err(|error| error.at(&server))?;
+    let (found, noted) = found.map_err(|error| error.at(&server))?;
     let risks = found
         .risks(&settings.source.slot)
         .map(|risk| Fault::new(risk.kind(), &risk));
@@ -138,12 +132,12 @@ async fn look(
     for table in others.filter(|table| !settings.ignore_tables.contains(table)) {
         tracing::warn!(table = %table, "the publication has a table that is not configured: a row in it will halt delivery");
     }
-    Ok((server, has_backfill))
+    Ok((server, noted))
 }
 
 /// Is everything there, and as it was left (R5)? And are rows to be backfilled?
-async fn check(control: &ControlSession, source: &Source) -> Result<(Preflight, bool), Error> {
+async fn check(control: &ControlSession, source: &Source) -> Result<(Preflight, Noted), Error> {
     let found = postgres::preflight(control, source).await?;
     guard::check(control, source).await?;
-    Ok((found, backfill::waits(control, &source.slot).await?))
+    Ok((found, backfill::noted(control, &source.slot).await?))
 }

@@ -10,7 +10,7 @@ use super::session::DatabaseSettings;
 use crate::postgres::{Candidate, Error};
 
 /// Between two looks at the slot.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Waits until nobody streams from the slot. Returns whether somebody did.
 ///

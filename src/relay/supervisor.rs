@@ -5,17 +5,20 @@
 
 mod connections;
 mod doubt;
+mod ending;
 mod errands;
 mod retries;
 mod role;
+mod telling;
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use walrelay_engine::PgTimestamp;
-use walrelay_engine::flow::{self, Flow, FlowConfig, Intake, Positions, Timeout};
+use walrelay_engine::flow::{Flow, FlowConfig, Intake, Positions, Timeout};
 use walrelay_engine::walsender::StatusUpdate;
 
 use doubt::Struck;
@@ -23,6 +26,7 @@ use errands::Care;
 pub use errands::CareSettings;
 
 use super::backfill::Backfill;
+use super::broker::Broker;
 use super::errands::Errands;
 use super::held::{HeldTold, tell_discarded};
 use super::marker::Marker;
@@ -30,22 +34,16 @@ use super::news::{self, News, Tell};
 use super::retention::{Retention, RetentionSettings};
 use super::session;
 use super::side::Side;
-use super::status::{Delivery, Status};
+use super::status::Status;
 use super::wake::Wake;
 use super::watch::Watch;
 use crate::fault::{Fault, FaultKind};
 use crate::net::Progress;
 use crate::postgres::{Incoming, Replication};
-use crate::rabbitmq::{BrokerError, Brokers, Connector, Link, LinkEvent};
-
-/// Bytes of messages handed to the socket at once.
-const PUBLISH_TARGET: usize = 128 * 1024;
+use crate::rabbitmq::Brokers;
 
 /// The loop goes round at least this often, so that `/livez` can tell that it does.
 const TICK: Duration = Duration::from_secs(1);
-
-/// What each side gets for its good-bye after the grace period.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Everything the relay is given, resolved.
 #[derive(Debug, Clone)]
@@ -90,8 +88,9 @@ struct Relay {
     settings: RelaySettings,
     flow: Flow,
     database: Side<Replication, session::Opened>,
-    broker: Side<Link>,
-    brokers: Brokers,
+    /// The settings of the database, with the server that streams, or did last.
+    streaming: Arc<session::DatabaseSettings>,
+    broker: Broker,
     errands: Errands,
     backfill: Backfill,
     marker: Marker,
@@ -124,10 +123,10 @@ impl Relay {
             care: Care::new(Instant::now(), &settings.care),
             retention: Retention::new(&settings.retention, Instant::now()),
             wake: Wake::new(settings.database.start.wal_sender_timeout),
-            brokers: settings.brokers.clone(),
+            broker: Broker::new(settings.brokers.clone()),
+            streaming: Arc::new(settings.database.clone()),
             settings,
             database: Side::new("database"),
-            broker: Side::new("broker"),
             status,
             watch: None,
             news,
@@ -171,21 +170,20 @@ impl Relay {
                 .open_if_due(now, || session::open(settings.clone(), tell.clone()));
         }
         if !self.role_unknown {
-            let connector = self.brokers.current();
-            self.broker.open_if_due(now, || open_link(connector.clone()));
+            self.broker.open_if_due(now);
         }
-        if let Err(error) = self.read_link(now) {
-            self.fail_link(&error, now);
+        if let Err(fault) = self.broker.read(&mut self.flow, now) {
+            self.lose_link(fault, now);
         }
-        self.backfill.admit(&mut self.flow, now);
+        if let Err(fault) = self.backfill.admit(&mut self.flow, now) {
+            self.fail_session(fault, now);
+        }
         self.read_stream(now);
         self.handle_timeouts(now);
         self.end_doubts(now);
-        if let Some(link) = self.broker.up() {
-            let published = self.flow.poll_publish(link.output(), PUBLISH_TARGET, now);
-            if published > 0 {
-                tracing::trace!(published, in_flight = self.flow.in_flight(), "published");
-            }
+        let published = self.broker.publish(&mut self.flow, now);
+        if published > 0 {
+            tracing::trace!(published, in_flight = self.flow.in_flight(), "published");
         }
         self.send_status(now);
         self.start_errand(now);
@@ -203,33 +201,6 @@ impl Relay {
         {
             self.status.send_modify(|status| status.delivery = delivery);
         }
-    }
-
-    /// Takes in what the broker has said.
-    fn read_link(&mut self, now: Instant) -> Result<(), BrokerError> {
-        while let Some(link) = self.broker.up() {
-            match link.next_event()? {
-                None => return link.handle_timeout(now.into()),
-                Some(LinkEvent::Ack { tag, multiple }) => self.flow.handle_ack(tag, multiple, now)?,
-                Some(LinkEvent::Nack { tag, multiple }) => self.flow.handle_nack(tag, multiple, now)?,
-                Some(LinkEvent::Return { position, reply_code }) => {
-                    self.flow.handle_return(position, reply_code)?;
-                }
-                Some(LinkEvent::Blocked { reason }) => {
-                    self.flow.handle_blocked(true, now);
-                    self.broker.set_fault(Some(Fault {
-                        kind: FaultKind::BrokerBlocked,
-                        message: reason,
-                    }));
-                }
-                Some(LinkEvent::Unblocked) => {
-                    self.flow.handle_blocked(false, now);
-                    self.broker.set_fault(None);
-                    tracing::info!("broker takes messages again");
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Hands frames of the stream to the flow for as long as it has room.
@@ -264,16 +235,8 @@ impl Relay {
         match self.flow.handle_timeout(now) {
             None => {}
             Some(Timeout::Confirm) => {
-                let limit = self.settings.flow.confirm_timeout;
-                let message = format!("the oldest message was not confirmed within {limit:?}");
-                let message = self.brokers.current().named(message);
-                self.drop_link(
-                    Fault {
-                        kind: FaultKind::ConfirmTimeout,
-                        message,
-                    },
-                    now,
-                );
+                let fault = self.broker.unanswered(self.settings.flow.confirm_timeout);
+                self.drop_link(fault, now);
             }
             Some(Timeout::Silence) => {
                 let limit = self.settings.flow.silence_timeout;
@@ -298,17 +261,13 @@ impl Relay {
         }
     }
 
-    /// Starts the next batch of marks, if one is due. Without our walsender's process id there is none: another server
-    /// could not be told from ours.
+    /// Starts the next batch of marks, if one is due.
     fn start_marks(&mut self, now: Instant) {
         let Some(session) = self.database.up() else { return };
-        let Some(process_id) = session.process_id() else {
-            return self.flow.set_marker(flow::Marker::Absent);
-        };
-        let stream = (process_id, session.identity().system_id);
-        let settings = self.settings.database.at(session.connector());
+        let stream = (session.process_id(), session.identity().system_id);
         self.flow.hold_prefix(self.care.has_unrecorded_skip());
-        self.marker.start_if_due(&mut self.flow, &settings, stream, now);
+        self.marker
+            .start_if_due(&mut self.flow, &self.streaming, stream, now);
     }
 
     /// Polls both sockets, both tries to connect and the look for a shutdown. What they bring is dealt with in the next
@@ -327,14 +286,14 @@ impl Relay {
             worked = true;
             self.session_opened(result, now);
         }
-        if let Poll::Ready(result) = self.broker.poll_opened(cx) {
+        if let Poll::Ready(result) = self.broker.poll_opened(cx, &mut self.flow, now) {
             worked = true;
             self.link_opened(result, now);
         }
         worked |= self.marker.poll(cx, &mut self.flow).is_ready();
-        if let Poll::Ready(result) = self.errands.poll(cx) {
+        if let Poll::Ready(ended) = self.errands.poll(cx) {
             worked = true;
-            self.errand_done(result, now);
+            self.errand_ended(ended, now);
         }
         if let Poll::Ready(retention) = self.retention.poll(cx) {
             worked = true;
@@ -348,14 +307,10 @@ impl Relay {
             let silence = watch.unanswered_for(now);
             self.looked(seen, silence, now);
         }
-        if let Some(link) = self.broker.up()
-            && let Poll::Ready(result) = link.poll_io(cx, now.into())
-        {
+        if let Poll::Ready(result) = self.broker.poll_io(cx, &mut self.flow, now) {
             worked = true;
-            if let Err(error) = result {
-                // What the broker said before it hung up tells more than that it did.
-                let error = self.read_link(now).err().unwrap_or(error);
-                self.fail_link(&error, now);
+            if let Err(fault) = result {
+                self.lose_link(fault, now);
             }
         }
         let read = self.flow.wants_stream();
@@ -377,60 +332,9 @@ impl Relay {
         if worked { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    fn stop(&mut self) {
-        let grace = self.settings.shutdown_grace;
-        tracing::info!(
-            in_flight = self.flow.in_flight(),
-            grace_ms = grace.as_millis(),
-            "stopping"
-        );
-        let now = Instant::now();
-        self.flow.stop(now);
-        self.retention.interrupt();
-        self.stop_by = Some(now + grace);
-    }
-
     /// Whether it is this instance that streams from the slot, as far as is known, and goes on doing so.
     fn streams(&mut self) -> bool {
         self.database.up().is_some() && !self.role_unknown && self.stop_by.is_none()
-    }
-
-    fn ending(&self, now: Instant) -> Option<Ending> {
-        if let Some(kind) = self.halted {
-            return Some(Ending::Halted(kind));
-        }
-        let stop_by = self.stop_by?;
-        // Without a session it cannot be put on record, and none is opened any more.
-        let can_record = self.care.has_unrecorded_skip() && self.flow.durable().is_some();
-        let is_done = self.flow.is_drained() && !self.backfill.owes(&self.flow) && !can_record;
-        (is_done || now >= stop_by).then_some(Ending::Stopped)
-    }
-
-    /// A last status update and a good-bye to both sides.
-    async fn farewell(&mut self) {
-        self.care.tell_unrecorded_skip();
-        let deadline = tokio::time::Instant::now() + FAREWELL;
-        let left = self.flow.in_flight();
-        let positions = self.flow.final_status(Instant::now());
-        if let (Some(mut session), Some(positions)) = (self.database.take(), positions) {
-            session.queue_status(&status_update(positions).encode());
-            match session.close(deadline).await {
-                Ok(()) => tracing::info!(lsn = %positions.durable, left, "replication session ended"),
-                Err(error) => tracing::warn!(error = %error, left, "replication session cut off"),
-            }
-        }
-        if let Some(link) = self.broker.take()
-            && let Err(error) = link.close(FAREWELL).await
-        {
-            tracing::debug!(error = %error, "broker link cut off");
-        }
-        let sessions = async {
-            self.errands.close().await;
-            self.marker.close().await;
-        };
-        if tokio::time::timeout_at(deadline, sessions).await.is_err() {
-            tracing::debug!("sql session cut off");
-        }
     }
 
     fn deadline(&mut self, now: Instant) -> Instant {
@@ -439,14 +343,9 @@ impl Relay {
         } else {
             None
         };
-        let link = self
-            .broker
-            .up()
-            .and_then(|link| link.deadline())
-            .map(tokio::time::Instant::into_std);
         let broker = self.broker.deadline().filter(|_| !self.role_unknown);
         let look = self.watch.as_ref().and_then(Watch::deadline);
-        let errand = self.errand_deadline();
+        let errand = self.errand_deadline(now);
         let retention = match self.streams() {
             true => self.retention.deadline(),
             false => None,
@@ -455,7 +354,6 @@ impl Relay {
             self.flow.deadline(),
             database,
             broker,
-            link,
             look,
             errand,
             retention,
@@ -468,37 +366,6 @@ impl Relay {
         .flatten()
         .fold(now + TICK.min(self.wake.tick()), Instant::min)
     }
-
-    fn tell_status(&mut self, now: Instant) {
-        let backfill = &self.backfill;
-        let (flow, database, broker) = (&self.flow, self.database.status(), self.broker.status());
-        let marker = self.marker.status();
-        let stopping = self.stop_by.is_some();
-        self.status.send_modify(|status| {
-            if status.counters.confirmed != flow.counters().confirmed {
-                status.progressed = Some(SystemTime::now());
-            }
-            status.counters = *flow.counters();
-            status.in_flight = flow.in_flight();
-            status.in_flight_bytes = flow.in_flight_bytes();
-            status.held = flow.held_count();
-            status.oldest_unsettled = flow.oldest_unsettled();
-            status.durable = flow.durable();
-            status.received = flow.received();
-            (status.backfill_left, status.backfill) = (backfill.left(flow), backfill.totals());
-            status.ticked = now;
-            status.marks.take(marker, flow);
-            status.database.clone_from_changed(database);
-            status.broker.clone_from_changed(broker);
-            if stopping {
-                status.delivery = Delivery::Stopping;
-            }
-        });
-    }
-}
-
-pub(super) async fn open_link(connector: Connector) -> Result<Link, Fault> {
-    connector.connect().await.map_err(|error| connector.fault(&error))
 }
 
 fn status_update(positions: Positions) -> StatusUpdate {

@@ -203,6 +203,23 @@ impl Postgres {
         Ok(())
     }
 
+    /// Copies the files of the stopped server, for [`set_back`](Self::set_back).
+    ///
+    /// # Errors
+    /// When they cannot be copied.
+    pub fn save(&self) -> Result<()> {
+        copy(&self.data_dir(), &self.saved_dir())
+    }
+
+    /// Puts the files that were saved in place of those of the stopped server.
+    ///
+    /// # Errors
+    /// When they cannot be copied.
+    pub fn set_back(&self) -> Result<()> {
+        std::fs::remove_dir_all(self.data_dir()).attempt("remove the data directory")?;
+        copy(&self.saved_dir(), &self.data_dir())
+    }
+
     /// SIGKILL to the postmaster; waits until it and all its children have gone, so that a start will not
     /// find their locks.
     ///
@@ -324,6 +341,10 @@ impl Postgres {
         self.folder.path().join("data")
     }
 
+    fn saved_dir(&self) -> PathBuf {
+        self.folder.path().join("saved")
+    }
+
     fn log_path(&self) -> PathBuf {
         self.folder.path().join("postgres.log")
     }
@@ -351,6 +372,20 @@ async fn answers(socket_dir: &Path, port: u16) -> bool {
     tokio::select! {
         answered = query => answered,
         _ = connection => false,
+    }
+}
+
+/// With owners and permissions: the server starts from no others.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let mut command = Command::new("cp");
+    let output = command.arg("-a").args([from, to]).output().attempt("run cp")?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(Error::Process {
+            program: format!("cp -a {} {}", from.display(), to.display()),
+            status: output.status.to_string(),
+            output: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }),
     }
 }
 

@@ -34,11 +34,16 @@ fn code(relay: &Relay, path: &str, header: &str) -> Result<String> {
     Ok(answer.split(' ').nth(1).context("no answer")?.to_owned())
 }
 
+async fn history(port: u16, query: &str) -> Result<Vec<Value>> {
+    Ok(serde_json::from_str(
+        &http_get(port, &format!("/history{query}")).await?.body,
+    )?)
+}
+
 /// Events confirmed in all samples of the last minutes.
 async fn confirmed(port: u16) -> Result<u64> {
-    let samples: Value = serde_json::from_str(&http_get(port, "/history").await?.body)?;
-    let samples = samples.as_array().context("no array")?;
-    Ok(samples
+    Ok(history(port, "")
+        .await?
         .iter()
         .filter_map(|sample| sample["confirmed"].as_u64())
         .sum())
@@ -126,6 +131,12 @@ async fn status_and_history_tell_what_has_happened() -> Result<()> {
         confirmed(port).await.is_ok_and(|confirmed| confirmed == 20)
     })
     .await?;
+    // What is there already need not be told again.
+    let samples = history(port, "").await?;
+    let first = samples[0]["at"].as_u64().context("no time")?;
+    let later = history(port, &format!("?since={first}")).await?;
+    ensure!(later[..samples.len() - 1] == samples[1..], "{later:?}");
+    ensure!(http_get(port, "/history?since=soon").await?.status == 400);
     let status = http_get(relay.admin_port(), "/status").await?;
     let status: Value = serde_json::from_str(&status.body)?;
     ensure!(status["ready"] == true && status["role"] == "active", "{status}");

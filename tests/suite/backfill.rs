@@ -176,7 +176,7 @@ async fn r22_rows_marked_or_deleted_meanwhile_are_passed_over_and_counted() -> R
 async fn a_backfilled_message_is_byte_for_byte_what_the_stream_would_bring() -> Result<()> {
     let world = World::new().await?;
     let client = &world.client;
-    let columns = "(id text primary key, aggregate_type text not null, aggregate_id char(8) not null,
+    let columns = "(id char(12) primary key, aggregate_type text not null, aggregate_id char(8) not null,
         event_type text not null, payload TYPE not null, sent_at timestamptz, created_at timestamptz not null,
         day date, lasts interval, ratio float8, flag boolean, twice text generated always as (event_type || event_type) stored)";
     for name in ["json", "jsonb", "text", "bytea"] {

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use walrelay_testbed::{Postgres, PostgresOptions, Recorder, Relay, StopMode, eventually, shared_rabbitmq};
 
 use crate::backfill::{LEFT, WINDOW, ids, is_backfilled};
+use crate::marks::wait_for_rows;
 use crate::setup::stop;
 use crate::world::{EXCHANGE, LONG, QUEUE, World, text};
 
@@ -43,6 +44,7 @@ async fn killed_in_the_middle(rows: i32, rate: u32) -> Result<u64> {
     assert!(delivered.remove(&streamed[0]));
     assert_eq!(delivered, expected);
     assert_eq!(recorder.message_ids().last(), streamed.last());
+    wait_for_rows(&world.client, i64::from(rows) + 1, 0).await?;
     Ok(recorder.duplicates())
 }
 
@@ -125,7 +127,7 @@ async fn r3_a_held_row_keeps_the_stream_and_the_slot_where_they_are() -> Result<
     assert_eq!(held.await?.json["delivery"]["cause"], "event_unroutable");
     expected.extend(world.commit_events(3).await?);
     let waited = relay
-        .run_command(&["wait", "--lsn", "0/1", "--timeout", "200ms"])
+        .run_command(&["wait", "--lsn", "0/1", "--timeout", "5s"])
         .await?;
     assert_eq!(waited.code(), Some(1));
     let line = waited.stderr.lines().last().unwrap_or_default();

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use walrelay_testbed::{RabbitMq, RabbitMqOptions, shared_postgres, shared_rabbitmq};
 
 use crate::faults::{shared_recorder, wait_for_cause, wait_for_metric, wait_for_more};
-use crate::world::{LONG, World, text, wal_end};
+use crate::world::{EXCHANGE, LONG, QUEUE, World, text, wal_end};
 use crate::writer::Writer;
 
 /// I1, I2, I3, R8: 320, as before a shutdown or by an operator.
@@ -70,6 +70,38 @@ async fn of_a_window_only_the_message_over_the_brokers_limit_gets_its_policy() -
         }
     }
     assert!(order.is_sorted(), "{order:?}");
+    Ok(())
+}
+
+/// R8: with a column in its name, an exchange is missing for some events only. They are not to blame for it.
+#[tokio::test]
+async fn an_event_that_names_an_exchange_which_is_missing_is_held_until_it_is_there() -> Result<()> {
+    let world = World::new().await?;
+    let recorder = world.recorder().await?;
+    let mut relay = world
+        .relay()
+        .text("rabbitmq.exchange", "{event_type}")
+        .text("delivery.on_invalid", "discard")
+        .start()
+        .await?;
+    let insert = async |event_type: &str| {
+        let sql = "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
+                   values (gen_random_uuid(), 'order', 1, $1, '{}')";
+        world.client.execute(sql, &[&event_type]).await
+    };
+    for exchange in [EXCHANGE, "elsewhere", EXCHANGE, "elsewhere"] {
+        insert(exchange).await?;
+    }
+    wait_for_cause(&mut relay, "delivery", "exchange_missing").await?;
+    world
+        .vhost
+        .declare_exchange("elsewhere", lapin::ExchangeKind::Fanout)
+        .await?;
+    world.vhost.bind(QUEUE, "elsewhere", "").await?;
+    recorder.wait_for_distinct(4, LONG).await?;
+    relay.wait_ready(LONG).await?;
+    let metrics = relay.metrics().await?;
+    assert_eq!(metrics.value("walrelay_discarded_total", &[]), Some(0.0));
     Ok(())
 }
 

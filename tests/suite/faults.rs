@@ -152,10 +152,7 @@ async fn what_a_full_queue_refuses_is_held_and_delivered_once_there_is_room() ->
 #[tokio::test]
 async fn a_deleted_exchange_halts_delivery_until_it_is_there_again() -> Result<()> {
     let world = World::new().await?;
-    let recorder = world.recorder().await?;
-    let mut relay = world.running().await?;
-    world.commit_events(1).await?;
-    recorder.wait_for_distinct(1, LONG).await?;
+    let (mut relay, recorder) = world.delivering().await?;
 
     world.vhost.delete_exchange(EXCHANGE).await?;
     world.commit_events(20).await?;
@@ -179,9 +176,7 @@ async fn a_deleted_exchange_halts_delivery_until_it_is_there_again() -> Result<(
 async fn a_broker_killed_and_started_again_under_load_loses_nothing() -> Result<()> {
     let mut broker = harmed_broker().await?;
     let world = World::on(shared_postgres().await?, &broker).await?;
-    let recorder = shared_recorder(&world).await?;
-    let mut relay = world.running().await?;
-    let writer = Writer::start(&world.database, &recorder);
+    let (mut relay, recorder, writer) = world.under_load().await?;
     wait_for_more(&recorder).await?;
 
     broker.kill().await?;
@@ -262,9 +257,7 @@ async fn a_relay_starts_before_its_servers() -> Result<()> {
 #[tokio::test]
 async fn a_terminated_walsender_under_load_costs_neither_an_event_nor_a_duplicate() -> Result<()> {
     let world = World::new().await?;
-    let recorder = shared_recorder(&world).await?;
-    let mut relay = world.running().await?;
-    let writer = Writer::start(&world.database, &recorder);
+    let (mut relay, recorder, writer) = world.under_load().await?;
     let terminate = "select count(pg_terminate_backend(active_pid)) from pg_replication_slots
                      where database = current_database() and active_pid is not null";
     for sessions in 2..5 {
@@ -274,9 +267,7 @@ async fn a_terminated_walsender_under_load_costs_neither_an_event_nor_a_duplicat
     }
     wait_for_more(&recorder).await?;
 
-    let written = writer.stop().await?;
-    written.wait_delivered(&recorder).await?;
-    assert!(written.came_in_commit_order(&recorder));
+    writer.wait_delivered_in_order(&recorder).await?;
     assert_eq!(recorder.duplicates(), 0);
     relay.wait_ready(LONG).await?;
     Ok(())
@@ -287,9 +278,7 @@ async fn a_terminated_walsender_under_load_costs_neither_an_event_nor_a_duplicat
 async fn a_postgresql_restarted_under_load_loses_nothing_and_is_not_held_up() -> Result<()> {
     let mut postgres = Postgres::start(PostgresOptions::default()).await?;
     let world = World::on(&postgres, shared_rabbitmq().await?).await?;
-    let recorder = shared_recorder(&world).await?;
-    let mut relay = world.running().await?;
-    let writer = Writer::start(&world.database, &recorder);
+    let (mut relay, recorder, writer) = world.under_load().await?;
     for mode in [Signal::Interrupt, Signal::Quit] {
         wait_for_more(&recorder).await?;
         postgres.signal(mode)?;
@@ -299,9 +288,7 @@ async fn a_postgresql_restarted_under_load_loses_nothing_and_is_not_held_up() ->
         wait_for_more(&recorder).await?;
     }
 
-    let written = writer.stop().await?;
-    written.wait_delivered(&recorder).await?;
-    assert!(written.came_in_commit_order(&recorder));
+    writer.wait_delivered_in_order(&recorder).await?;
     relay.wait_ready(LONG).await?;
     postgres.stop(StopMode::Immediate).await?;
     Ok(())
@@ -341,9 +328,7 @@ async fn a_relay_killed_under_load_loses_nothing_and_repeats_little() -> Result<
     }
     wait_for_more(&recorder).await?;
 
-    let written = writer.stop().await?;
-    written.wait_delivered(&recorder).await?;
-    assert!(written.came_in_commit_order(&recorder));
+    let written = writer.wait_delivered_in_order(&recorder).await?;
     // At each death the window, and what was settled since the last report: that is due after as many.
     let (duplicates, deaths) = (recorder.duplicates(), DEATHS.len() as u64);
     let window = u64::from(WINDOW);

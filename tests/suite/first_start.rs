@@ -11,7 +11,7 @@ use walrelay_testbed::{Postgres, PostgresOptions, Relay, eventually, shared_rabb
 use crate::backfill::{LEFT, ids, is_backfilled};
 use crate::complaint::{Part, complains};
 use crate::setup::{last_line, said, stop};
-use crate::world::{LONG, World, insert_event, text};
+use crate::world::{LONG, World, insert_event, text, wal_end};
 
 /// Commits events in transactions of its own until it is told to stop; returns the ids.
 async fn write(client: Client, stop: tokio::sync::watch::Receiver<bool>) -> Result<Vec<String>> {
@@ -93,7 +93,11 @@ async fn r7_a_table_joins_a_live_slot_with_its_rows() -> Result<()> {
     let world = world.with_old_table().await?;
     let table = create_table(&"public.second".parse()?);
     world.database.execute(&table).await?;
-    let mut relay = world.running().await?;
+    let mut relay = world
+        .relay()
+        .text("postgres.guard_interval", "1s")
+        .start()
+        .await?;
     let recorder = world.recorder().await?;
     world
         .database
@@ -128,16 +132,27 @@ async fn r7_a_table_joins_a_live_slot_with_its_rows() -> Result<()> {
     changed  baseline of publication and tables
     found    slot SLOT
     ");
+    // The relay with the old configuration goes on when the guard has looked.
+    let end = wal_end(&world.client).await?;
+    eventually("the guard to look", LONG, || async {
+        let metrics = relay.metrics().await;
+        metrics.is_ok_and(|metrics| metrics.sum("walrelay_server_lsn", &[]) >= end as f64)
+    })
+    .await?;
+    world.commit_events(1).await?;
+    recorder.wait_for_distinct(1, LONG).await?;
+    world.wait_flushed(wal_end(&world.client).await?).await?;
+    assert_eq!(relay.metrics().await?.sum("walrelay_sessions_total", &[]), 1.0);
     world
         .database
         .execute("insert into second values (gen_random_uuid(), 'order', 12, 'OrderCreated', '{}')")
         .await?;
     stop(&mut relay).await?;
     relay.start()?;
-    recorder.wait_for_distinct(12, LONG).await?;
+    recorder.wait_for_distinct(13, LONG).await?;
     world.wait_backfilled().await?;
     world.commit_events(1).await?;
-    recorder.wait_for_distinct(13, LONG).await?;
+    recorder.wait_for_distinct(14, LONG).await?;
     assert_eq!(recorder.duplicates(), 0);
     Ok(())
 }

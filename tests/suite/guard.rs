@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use walrelay::fault::FaultKind;
-use walrelay::postgres::{Unfit, guard, preflight, teardown};
+use walrelay::postgres::slot::SlotState;
+use walrelay::postgres::{Unfit, flushed_position, guard, preflight, teardown};
 use walrelay_testbed::{Postgres, PostgresOptions};
 
 use crate::source::{SetUp, said};
@@ -23,6 +24,24 @@ impl SetUp {
 
 const ALTERED: &str = "publication_changed: publication \"walrelay\" was altered since set-up (publish, another \
                        option, name or owner)";
+
+/// What the metrics of the slot are made of.
+#[tokio::test]
+async fn the_guard_sees_how_the_slot_stands() -> Result<()> {
+    let set_up = SetUp::new().await?;
+    let session = set_up.session().await?;
+    let before = flushed_position(&session).await?;
+    let checked = guard::check(&session, &set_up.source).await?;
+    assert!(checked.slot.is_some());
+    assert_eq!(
+        checked.slot,
+        SlotState::read(&session, &set_up.source.slot).await?
+    );
+    assert!((before..=flushed_position(&session).await?).contains(&checked.log_end));
+    set_up.database.drop_slots().await?;
+    assert_eq!(guard::check(&session, &set_up.source).await?.slot, None);
+    Ok(())
+}
 
 #[tokio::test]
 async fn r5_a_publication_that_was_altered_and_altered_back_is_noticed() -> Result<()> {
@@ -139,7 +158,9 @@ async fn r5_setup_leaves_a_mismatch_for_recover() -> Result<()> {
         (
             Some(0),
             "found    publication \"walrelay\" was altered since set-up (publish, another option, name or owner)\n\
-             written  baseline of publication and tables\n"
+             written  baseline of publication and tables\n\
+             warning  the stream may lack rows that were written meanwhile: `walrelay recover --rescan` sends those \
+             that are not marked as sent\n"
         ),
         "{}",
         recovered.stderr

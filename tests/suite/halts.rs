@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(5);
 const HEALED: Duration = Duration::from_secs(12);
 
 /// Waits until one of these causes is named as a halt with its remedy. The server decides which of two looks comes first.
-async fn halts(relay: &mut Relay, causes: &[&str]) -> Result<Readiness> {
+pub(crate) async fn halts(relay: &mut Relay, causes: &[&str]) -> Result<Readiness> {
     let is_named = |readiness: &Readiness| {
         causes
             .iter()
@@ -46,6 +46,28 @@ async fn stays_halted(relay: &mut Relay, cause: &str) -> Result<()> {
         "{}",
         readiness.text
     );
+    Ok(())
+}
+
+/// R8: a person may be at it, and a server that has just started may not say the truth yet.
+#[tokio::test]
+async fn with_exit_on_halt_a_missing_slot_is_looked_for_again_before_the_exit() -> Result<()> {
+    let world = World::new().await?;
+    let mut relay = world
+        .relay()
+        .arg("--exit-on-halt")
+        .text("log.level", "debug")
+        .build()?;
+    relay.setup().await?;
+    world.database.drop_slots().await?;
+    relay.start()?;
+    assert_eq!(relay.wait_exit(LONG).await?.code(), Some(69));
+    let log = relay.log();
+    let sightings = |word: &str| {
+        let mut lines = log.iter();
+        lines.any(|line| line.contains(word) && line.contains("\"cause\":\"slot_missing\""))
+    };
+    assert!(sightings("halted") && sightings("as before"), "{log:#?}");
     Ok(())
 }
 
@@ -129,10 +151,7 @@ async fn a_slot_whose_wal_was_removed_halts_and_is_not_made_anew() -> Result<()>
 #[tokio::test]
 async fn a_slot_dropped_in_mid_stream_halts_and_is_not_made_anew() -> Result<()> {
     let world = World::new().await?;
-    let recorder = world.recorder().await?;
-    let mut relay = world.running().await?;
-    world.commit_events(1).await?;
-    recorder.wait_for_distinct(1, LONG).await?;
+    let (mut relay, recorder) = world.delivering().await?;
     world.database.drop_slots().await?;
     halts(&mut relay, &["slot_missing"]).await?;
     stays_halted(&mut relay, "slot_missing").await?;
@@ -149,10 +168,7 @@ async fn a_slot_dropped_in_mid_stream_halts_and_is_not_made_anew() -> Result<()>
 #[tokio::test]
 async fn a_required_column_dropped_in_mid_stream_halts_before_the_first_row_without_it() -> Result<()> {
     let world = World::new().await?;
-    let recorder = world.recorder().await?;
-    let mut relay = world.running().await?;
-    world.commit_events(1).await?;
-    recorder.wait_for_distinct(1, LONG).await?;
+    let (mut relay, recorder) = world.delivering().await?;
     world
         .client
         .batch_execute("alter table outbox_events drop column event_type")
@@ -243,10 +259,7 @@ fn text_of<'a>(readiness: &'a Readiness, key: &str) -> Result<&'a str> {
 #[tokio::test]
 async fn a_publication_dropped_in_mid_stream_halts_before_the_rows_that_it_no_longer_has() -> Result<()> {
     let world = World::new().await?;
-    let recorder = world.recorder().await?;
-    let mut relay = world.running().await?;
-    world.commit_events(1).await?;
-    recorder.wait_for_distinct(1, LONG).await?;
+    let (mut relay, recorder) = world.delivering().await?;
     world.client.batch_execute("drop publication walrelay").await?;
     let before = commits(&world, &insert_into("outbox_events")).await?;
     halts(&mut relay, &["publication_missing"]).await?;
@@ -272,10 +285,7 @@ async fn a_publication_dropped_in_mid_stream_halts_before_the_rows_that_it_no_lo
 #[tokio::test]
 async fn a_row_inserted_while_the_table_had_another_name_halts_though_the_name_is_back() -> Result<()> {
     let world = World::new().await?;
-    let recorder = world.recorder().await?;
-    let mut relay = world.running().await?;
-    world.commit_events(1).await?;
-    recorder.wait_for_distinct(1, LONG).await?;
+    let (mut relay, recorder) = world.delivering().await?;
     world
         .client
         .batch_execute("alter table outbox_events rename to away")

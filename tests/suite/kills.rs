@@ -53,9 +53,8 @@ async fn a_relay_killed_at_random_moments_loses_nothing_and_keeps_the_order() ->
     }
     wait_for_more(&recorder).await?;
 
-    let written = writer.stop().await?;
-    written.wait_delivered(&recorder).await?;
-    assert!(written.came_in_commit_order(&recorder), "seed {seed}");
+    let written = writer.wait_delivered_in_order(&recorder).await;
+    written.with_context(|| format!("seed {seed}"))?;
     let duplicates = recorder.duplicates();
     let bound = u64::try_from(DEATHS * 2 * WINDOW)?;
     assert!(duplicates <= bound, "{duplicates}, seed {seed}");
@@ -68,9 +67,7 @@ async fn a_relay_killed_at_random_moments_loses_nothing_and_keeps_the_order() ->
 async fn a_postgresql_killed_under_load_loses_nothing() -> Result<()> {
     let mut postgres = Postgres::start(PostgresOptions::default()).await?;
     let world = World::on(&postgres, shared_rabbitmq().await?).await?;
-    let recorder = shared_recorder(&world).await?;
-    let mut relay = world.running().await?;
-    let writer = Writer::start(&world.database, &recorder);
+    let (mut relay, recorder, writer) = world.under_load().await?;
     for _ in 0..2 {
         wait_for_more(&recorder).await?;
         postgres.kill().await?;
@@ -79,9 +76,7 @@ async fn a_postgresql_killed_under_load_loses_nothing() -> Result<()> {
         wait_for_more(&recorder).await?;
     }
 
-    let written = writer.stop().await?;
-    written.wait_delivered(&recorder).await?;
-    assert!(written.came_in_commit_order(&recorder));
+    writer.wait_delivered_in_order(&recorder).await?;
     relay.wait_ready(LONG).await?;
     Ok(())
 }

@@ -20,7 +20,7 @@ pub(crate) async fn wait_for_rows(client: &Client, all: i64, unsent: i64) -> Res
     Ok(())
 }
 
-async fn metric(relay: &Relay, name: &str) -> Result<f64> {
+pub(crate) async fn metric(relay: &Relay, name: &str) -> Result<f64> {
     Ok(relay.metrics().await?.sum(name, &[]))
 }
 
@@ -29,7 +29,7 @@ fn is_degraded(readiness: &Readiness, cause: &str) -> bool {
     parts.is_some_and(|parts| parts.iter().any(|part| part["cause"] == cause))
 }
 
-async fn wait_for_degraded(relay: &mut Relay, cause: &str) -> Result<String> {
+pub(crate) async fn wait_for_degraded(relay: &mut Relay, cause: &str) -> Result<String> {
     let readiness = relay
         .wait_readiness(cause, LONG, |readiness| is_degraded(readiness, cause))
         .await?;
@@ -43,7 +43,7 @@ async fn wait_for_degraded(relay: &mut Relay, cause: &str) -> Result<String> {
 }
 
 /// Nothing is degraded any more, and ten new rows after the first ten are marked.
-async fn wait_until_healed(world: &World, relay: &mut Relay) -> Result<()> {
+pub(crate) async fn wait_until_healed(world: &World, relay: &mut Relay) -> Result<()> {
     relay
         .wait_readiness("no degradation", LONG, |readiness| {
             readiness.json["degraded"].is_null()
@@ -226,7 +226,7 @@ async fn a_relay_killed_in_the_middle_of_a_marking_batch_leaves_no_published_row
 }
 
 /// Gives a role of its own what streaming needs, and nothing more.
-async fn plain_role(world: &World) -> Result<String> {
+pub(crate) async fn plain_role(world: &World) -> Result<String> {
     let role = format!("plain_{}", world.database.name());
     let sql = format!(
         "create role {role} login replication; grant usage on schema walrelay to {role};
@@ -346,24 +346,27 @@ async fn tables_of_one_slot_have_settings_of_their_own_and_any_name() -> Result<
     let sql = "create schema \"Shop\";
                create table \"Shop\".\"Out \"\"Box\" (id bigint primary key, aggregate_type text not null,
                    aggregate_id text not null, event_type text not null, payload text not null, sent_at timestamptz);
+               create table \"Shop\".\"Kept\" (like \"Shop\".\"Out \"\"Box\" including all);
                create table \"Shop\".\"Gone\" (id varchar(40) primary key, aggregate_type text not null,
                    aggregate_id text not null, event_type text not null, payload text not null)";
     world.client.batch_execute(sql).await?;
     let others = "[[outbox]]\ntable = '\"Shop\".\"Out \"\"Box\"'\n[[outbox]]\ntable = '\"Shop\".\"Gone\"'\n\
-                  after_publish = 'delete'";
+                  after_publish = 'delete'\n[[outbox]]\ntable = '\"Shop\".\"Kept\"'\nafter_publish = 'keep'";
     let relay = world.relay().extra(others).start().await?;
     let sql = "begin;
         insert into \"Shop\".\"Out \"\"Box\" select n, 'order', '1', 'Created', '{}' from generate_series(1, 20) n;
+        insert into \"Shop\".\"Kept\" select 100 + n, 'order', '1', 'Created', '{}' from generate_series(1, 20) n;
         insert into \"Shop\".\"Gone\" select 'ö, {\"' || n, 'order', '1', 'Created', '{}' from generate_series(1, 20) n;
         insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
             select gen_random_uuid(), 'order', 1, 'Created', '{}' from generate_series(1, 20) n;
         commit";
     world.client.batch_execute(sql).await?;
     world.wait_flushed(wal_end(&world.client).await?).await?;
-    assert_eq!(recorder.distinct_count(), 60);
+    recorder.wait_for_distinct(80, LONG).await?;
     let left = "select concat_ws(' ', (select count(*) from \"Shop\".\"Out \"\"Box\" where sent_at is null),
-                (select count(*) from \"Shop\".\"Gone\"), (select count(*) from outbox_events where sent_at is null))";
-    assert_eq!(text(&world.client, left).await?, "0 0 0");
+                (select count(*) from \"Shop\".\"Gone\"), (select count(*) from outbox_events where sent_at is null),
+                (select count(*) from \"Shop\".\"Kept\" where sent_at is null))";
+    assert_eq!(text(&world.client, left).await?, "0 0 0 20");
     assert_eq!(metric(&relay, "walrelay_marked_total").await?, 60.0);
     Ok(())
 }
@@ -430,7 +433,8 @@ async fn a_sweep_marks_no_row_that_was_not_published() -> Result<()> {
     let torn_down = relay.run_command(&["teardown", "--yes"]).await?;
     assert_eq!(torn_down.code(), Some(0), "{}", torn_down.stderr);
     world.commit_events(2).await?;
-    relay.setup().await?;
+    let set_up = relay.run_command(&["setup", "--backfill", "none"]).await?;
+    assert_eq!(set_up.code(), Some(0), "{}", set_up.stderr);
     let sql = "update outbox_events set headers = '{}' where id in (select id from outbox_events limit 1)";
     world.client.batch_execute(sql).await?;
 

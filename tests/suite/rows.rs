@@ -1,8 +1,11 @@
 //! Rows of a table read by SQL: the same text as the stream's, in batches that miss nothing.
 
 use anyhow::{Context as _, Result, bail};
+use tokio_postgres::Client;
 use walrelay::postgres::rows::{Filter, Scan, TextColumns};
-use walrelay_engine::pgoutput::{Message, Value};
+use walrelay_engine::condense::Condenser;
+use walrelay_engine::pgoutput::{Value, read_insert, read_relation};
+use walrelay_engine::walsender::ServerMessage;
 
 use crate::source::{SetUp, said};
 
@@ -14,11 +17,7 @@ type Columns = Vec<(String, Option<String>)>;
 
 /// Joins the columns of a Relation with the values of an Insert.
 fn columns(relation: &[u8], insert: &[u8]) -> Result<Columns> {
-    let (Message::Relation(relation), Message::Insert(insert)) =
-        (Message::decode(relation)?, Message::decode(insert)?)
-    else {
-        bail!("not a Relation and an Insert")
-    };
+    let (relation, insert) = (read_relation(relation)?, read_insert(insert)?);
     let values = relation.columns().zip(insert.new.values());
     let text = |value: Value<'_>| match value {
         Value::Null => Ok(None),
@@ -28,6 +27,20 @@ fn columns(relation: &[u8], insert: &[u8]) -> Result<Columns> {
     values
         .map(|(column, value)| Ok((column.name.to_owned(), text(value)?)))
         .collect()
+}
+
+async fn create_slot(client: &Client, slot: &str) -> Result<()> {
+    let sql = "select pg_create_logical_replication_slot($1, 'pgoutput')::text";
+    client.query_one(sql, &[&slot]).await?;
+    Ok(())
+}
+
+/// The Relation and Insert messages that the slot brings.
+async fn streamed(client: &Client, slot: &str) -> Result<Vec<Vec<u8>>> {
+    let sql = "select data from pg_logical_slot_get_binary_changes($1, null, null, 'proto_version', '1',
+               'publication_names', 'probe') where get_byte(data, 0) in (ascii('R'), ascii('I'))";
+    let rows = client.query(sql, &[&slot]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// I4: what a replayed or backfilled message is made of.
@@ -52,12 +65,7 @@ async fn a_row_read_by_sql_has_the_very_text_of_the_stream() -> Result<()> {
              set TimeZone = 'UTC'",
         )
         .await?;
-    client
-        .query_one(
-            "select pg_create_logical_replication_slot($1, 'pgoutput')::text",
-            &[&slot],
-        )
-        .await?;
+    create_slot(client, &slot).await?;
     client
         .batch_execute(
             "insert into \"Shop\".\"Out\"\"box\" values (gen_random_uuid(), true, 'a', 'b', '10.0.0.1', '\\x00ff', 0.1::float8 + 0.2,
@@ -66,16 +74,7 @@ async fn a_row_read_by_sql_has_the_very_text_of_the_stream() -> Result<()> {
              default, 'order', 42, 'created', '{}')",
         )
         .await?;
-    let streamed: Vec<Vec<u8>> = client
-        .query(
-            "select data from pg_logical_slot_get_binary_changes($1, null, null, 'proto_version', '1',
-             'publication_names', 'probe') where get_byte(data, 0) in (ascii('R'), ascii('I'))",
-            &[&slot],
-        )
-        .await?
-        .iter()
-        .map(|row| row.get(0))
-        .collect();
+    let streamed = streamed(client, &slot).await?;
     let streamed = columns(&streamed[0], &streamed[1])?;
 
     let session = set_up.session().await?;
@@ -87,6 +86,55 @@ async fn a_row_read_by_sql_has_the_very_text_of_the_stream() -> Result<()> {
     assert_eq!(columns(&relation, &rows[0].insert)?, streamed);
     assert_eq!(streamed[1], ("truth".to_owned(), Some("t".to_owned())));
     assert_eq!(scan.next(&session, 10, LIMIT).await?, []);
+    Ok(())
+}
+
+/// Or a row that is valid in the stream would be invalid when it is sent again.
+#[tokio::test]
+async fn of_a_large_row_the_columns_are_read_that_the_stream_would_bring() -> Result<()> {
+    const LIMIT: u32 = 640;
+    let set_up = SetUp::new().await?;
+    let client = &set_up.client;
+    let slot = format!("probe_{}", set_up.database.name());
+    client
+        .batch_execute(
+            "create table large (id int primary key, a text, b bytea, c json, d jsonb, e text, aggregate_type text,
+                 aggregate_id text, event_type text);
+             create publication probe for table large with (publish = 'insert')",
+        )
+        .await?;
+    create_slot(client, &slot).await?;
+    client
+        .batch_execute(
+            "insert into large select n, repeat('a', 600), decode(repeat('bb', case n when 1 then 300 else 400 end), 'hex'),
+             to_json(repeat('c', 600)), to_jsonb(repeat('d', 6)), null from generate_series(1, 2) n",
+        )
+        .await?;
+    let streamed = streamed(client, &slot).await?;
+    let session = set_up.session().await?;
+    let read = TextColumns::read(&session, &"large".parse()?, LIMIT).await?;
+    let mut scan = Scan::new(&session, read, Filter::default()).await?;
+    let rows = scan.next(&session, 10, LIMIT * 10).await?;
+    assert_eq!(rows.len(), 2);
+    for (row, insert) in rows.iter().zip(&streamed[1..]) {
+        let payload = [b"w", [0; 24].as_slice(), insert].concat();
+        let mut condenser = Condenser::new(payload.len(), usize::try_from(LIMIT)?);
+        condenser.feed(&payload)?;
+        let payload = condenser.payload().context("a payload")?;
+        let ServerMessage::XLogData(data) = ServerMessage::decode(payload)? else {
+            bail!("no row")
+        };
+        let expected: Vec<_> = read_insert(data.data)?.new.values().collect();
+        assert!(
+            expected
+                .iter()
+                .any(|value| matches!(value, Value::Oversized { .. }))
+        );
+        assert_eq!(
+            read_insert(&row.insert)?.new.values().collect::<Vec<_>>(),
+            expected
+        );
+    }
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! A database that is set up, without a broker: for what works while no relay runs.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use tokio_postgres::Client;
 use walrelay::postgres::{
     Candidate, Connector, ControlSession, Error, Replication, SetupReport, Source, StartOptions, Started,
@@ -77,7 +77,7 @@ impl SetUp {
         let Started::Streaming(stream) = candidate.start(&options, self.connector.deadline()).await? else {
             anyhow::bail!("the slot is in use")
         };
-        let pid = stream.process_id().context("a process id")?;
+        let pid = stream.process_id();
         Ok((stream, pid))
     }
 

@@ -5,9 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use walrelay_testbed::{Relay, RelayBuilder, Signal, TcpProxy, eventually, shared_postgres};
 
-use crate::faults::{harmed_broker, shared_recorder, wait_for_cause, wait_for_metric, wait_for_more};
+use crate::faults::{harmed_broker, wait_for_cause, wait_for_metric, wait_for_more};
 use crate::world::{EXCHANGE, LONG, QUEUE, World, insert_event, text};
-use crate::writer::Writer;
 
 /// The end of a process that has nothing to wait for, on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
@@ -16,9 +15,7 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 #[tokio::test]
 async fn a_relay_stopped_and_started_under_load_repeats_nothing() -> Result<()> {
     let world = World::new().await?;
-    let recorder = shared_recorder(&world).await?;
-    let mut relay = world.running().await?;
-    let writer = Writer::start(&world.database, &recorder);
+    let (mut relay, recorder, writer) = world.under_load().await?;
     for _ in 0..3 {
         wait_for_more(&recorder).await?;
         relay.terminate()?;
@@ -82,6 +79,21 @@ async fn a_second_signal_ends_the_relay_at_once() -> Result<()> {
     relay.signal(Signal::Interrupt)?;
     let status = relay.wait_exit(AT_ONCE).await?;
     assert_eq!(status.code(), Some(130), "128 and SIGINT");
+    Ok(())
+}
+
+/// Operators send it to have a configuration read again, and terminals when they close.
+#[tokio::test]
+async fn a_hang_up_signal_does_not_disturb_delivery() -> Result<()> {
+    let world = World::new().await?;
+    let recorder = world.recorder().await?;
+    let mut relay = world.running().await?;
+    relay.signal(Signal::HangUp)?;
+    relay
+        .wait_for_log("the signal", LONG, |line| line.contains("hang-up signal ignored"))
+        .await?;
+    world.commit_events(10).await?;
+    recorder.wait_for_distinct(10, LONG).await?;
     Ok(())
 }
 

@@ -71,6 +71,15 @@ impl World {
         Ok(Recorder::start(&self.vhost, QUEUE).await?)
     }
 
+    /// A relay that has delivered a first event, and the recorder that has it.
+    pub(crate) async fn delivering(&self) -> Result<(Relay, Recorder)> {
+        let recorder = self.recorder().await?;
+        let relay = self.running().await?;
+        self.commit_events(1).await?;
+        recorder.wait_for_distinct(1, LONG).await?;
+        Ok((relay, recorder))
+    }
+
     /// Commits events of one aggregate, one transaction each; their ids in commit order.
     pub(crate) async fn commit_events(&self, count: usize) -> Result<Vec<String>> {
         let mut ids = Vec::with_capacity(count);

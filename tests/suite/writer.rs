@@ -8,9 +8,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
-use walrelay_testbed::{Database, Recorder, eventually, eventually_some};
+use walrelay_testbed::{Database, Recorder, Relay, eventually, eventually_some};
 
-use crate::world::LONG;
+use crate::world::{LONG, World};
 
 /// How far the writer runs ahead of the consumer: more than the relay's window, so that there is always a backlog.
 const AHEAD: usize = 2_000;
@@ -46,6 +46,24 @@ impl Writer {
     pub(crate) async fn stop(self) -> Result<Written> {
         self.stop.send_replace(true);
         self.task.await?
+    }
+
+    /// Ends the writing, and waits until everything has been delivered, in commit order and nothing else (I1, I2, I3).
+    pub(crate) async fn wait_delivered_in_order(self, recorder: &Recorder) -> Result<Written> {
+        let written = self.stop().await?;
+        written.wait_delivered(recorder).await?;
+        ensure!(written.came_in_commit_order(recorder), "not in commit order");
+        Ok(written)
+    }
+}
+
+impl World {
+    /// A relay with a writer before it, and a recorder behind it.
+    pub(crate) async fn under_load(&self) -> Result<(Relay, Arc<Recorder>, Writer)> {
+        let recorder = Arc::new(self.recorder().await?);
+        let relay = self.running().await?;
+        let writer = Writer::start(&self.database, &recorder);
+        Ok((relay, recorder, writer))
     }
 }
 

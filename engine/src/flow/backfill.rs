@@ -13,8 +13,8 @@ use super::Flow;
 use super::intake::{Intake, Outbox, prepare};
 use crate::decode::DecodeError;
 use crate::event::MappingError;
-use crate::key::EventKey;
-use crate::pgoutput::{self, Tuple, kind, relation_of};
+use crate::key::{EventKey, TransactionKey};
+use crate::pgoutput::{read_insert, read_relation};
 
 /// What is known of the rows that the stream does not bring.
 #[derive(Debug, Default)]
@@ -23,6 +23,10 @@ pub(super) struct Backfill {
     is_active: bool,
     /// All rows up to this number have been admitted or passed over.
     through: u64,
+    /// Of which copies they were noted, and the newest number of each.
+    copies: Vec<(TransactionKey, u64)>,
+    /// So many bytes the next row takes, where it waits for them.
+    waiting_bytes: usize,
 }
 
 impl Backfill {
@@ -32,10 +36,20 @@ impl Backfill {
 
     pub(super) const fn session_lost(&mut self) {
         self.is_active = false;
+        self.waiting_bytes = 0;
     }
 
     pub(super) fn forget(&mut self) {
         *self = Self::default();
+    }
+
+    fn pass(&mut self, key: EventKey) {
+        self.through = key.tx_seq;
+        self.waiting_bytes = 0;
+        match self.copies.last_mut() {
+            Some((copy, through)) if *copy == key.transaction => *through = key.tx_seq,
+            Some(_) | None => self.copies.push((key.transaction, key.tx_seq)),
+        }
     }
 }
 
@@ -60,66 +74,6 @@ pub enum Unbound {
     /// Its names are none of PostgreSQL.
     #[error("the names of a table cannot be understood")]
     Names(#[from] DecodeError),
-}
-
-/// A row as a query brought it: each column as the text that pgoutput would send.
-#[derive(Clone, PartialEq, Eq)]
-pub struct BackfilledRow {
-    /// Its key: what stands for a transaction ([`TransactionKey::backfill`](crate::key::TransactionKey::backfill)), and
-    /// the row's number.
-    pub key: EventKey,
-    count: u16,
-    /// As in a tuple of pgoutput.
-    values: Vec<u8>,
-}
-
-/// The key only: rows are never logged.
-impl std::fmt::Debug for BackfilledRow {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BackfilledRow")
-            .field("key", &self.key)
-            .finish_non_exhaustive()
-    }
-}
-
-impl BackfilledRow {
-    /// A row without columns.
-    #[must_use]
-    pub const fn new(key: EventKey) -> Self {
-        Self {
-            key,
-            count: 0,
-            values: Vec::new(),
-        }
-    }
-
-    /// Adds the next column: its text, or none for NULL.
-    pub fn push(&mut self, text: Option<&str>) {
-        self.count = self.count.saturating_add(1);
-        put_value(&mut self.values, text);
-    }
-
-    /// Adds a column whose text of `length` bytes was passed over, since there is room for `limit`.
-    pub fn push_oversized(&mut self, length: u64, limit: u64) {
-        self.count = self.count.saturating_add(1);
-        self.values.push(kind::OVERSIZED);
-        for number in [length, limit] {
-            let number = u32::try_from(number).unwrap_or(u32::MAX);
-            self.values.extend_from_slice(&number.to_be_bytes());
-        }
-    }
-
-    /// Bytes held.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.values.len()
-    }
-
-    /// Whether it has no columns.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.values.is_empty()
-    }
 }
 
 impl Flow {
@@ -154,6 +108,16 @@ impl Flow {
         self.backfill.through
     }
 
+    /// Whether the row noted under this key is one that was admitted or passed over, if its number says so. Numbers start
+    /// over where the notes were lost and made anew; then everything is to be [forgotten](Self::forget), or rows that
+    /// were never sent would count as settled.
+    #[must_use]
+    pub fn knows_noted(&self, key: EventKey) -> bool {
+        let mut copies = self.backfill.copies.iter();
+        let copy = copies.find(|(_, through)| key.tx_seq <= *through);
+        copy.is_none_or(|(copy, _)| *copy == key.transaction)
+    }
+
     /// The number up to which all rows are settled or passed over.
     #[must_use]
     pub fn backfill_settled(&self) -> u64 {
@@ -163,72 +127,63 @@ impl Flow {
         }
     }
 
-    /// How rows of a table are read, from its columns' names and types.
+    /// How rows of a table are read, from the Relation message that the stream would send before them.
     ///
     /// # Errors
     /// They cannot become events.
-    pub fn backfill_table(
-        &mut self,
-        schema: &str,
-        name: &str,
-        columns: &[(String, u32)],
-    ) -> Result<BackfillTable, Unbound> {
-        let columns = columns.iter().map(|(name, type_oid)| (name.as_str(), *type_oid));
-        let relation = relation_of(schema, name, columns);
-        let unknown = || Unbound::UnknownTable {
-            schema: schema.to_owned(),
-            table: name.to_owned(),
-        };
-        let pgoutput::Message::Relation(relation) = pgoutput::Message::decode(&relation)? else {
-            return Err(unknown());
-        };
-        let outbox = Outbox::bind(&relation, &self.config.tables)?.ok_or_else(unknown)?;
+    pub fn backfill_table(&mut self, relation: &[u8]) -> Result<BackfillTable, Unbound> {
+        let relation = read_relation(relation)?;
+        let outbox = Outbox::bind(&relation, &self.config.tables)?.ok_or_else(|| Unbound::UnknownTable {
+            schema: relation.namespace.to_owned(),
+            table: relation.name.to_owned(),
+        })?;
         self.want_marks(outbox.table, outbox.mapping.has_sent_at());
         Ok(BackfillTable(outbox))
     }
 
     /// Takes the next row, if there is room for it: else it must be handed in again once something has been settled.
+    /// `key` is of what stands for a transaction ([`TransactionKey::backfill`](crate::key::TransactionKey::backfill)),
+    /// with the row's number; `insert` is the Insert message that the stream would have brought.
     ///
     /// What an earlier session brought from the stream is settled first: such a row is older.
-    pub fn handle_backfilled(&mut self, table: &BackfillTable, row: &BackfilledRow, now: Instant) -> Intake {
+    ///
+    /// # Errors
+    /// The message is none.
+    pub fn handle_backfilled(
+        &mut self,
+        table: &BackfillTable,
+        key: EventKey,
+        insert: &[u8],
+        now: Instant,
+    ) -> Result<Intake, DecodeError> {
         let is_behind_stream = self
             .window
             .oldest()
             .is_some_and(|entry| !entry.key.transaction.is_backfill());
-        let has_room = self.window.failed() == 0 && self.window.has_room(0);
+        let has_room = self.window.failed() == 0 && self.window.has_room(self.backfill.waiting_bytes);
         if !self.backfill.is_active || self.stopping || is_behind_stream || !has_room {
-            return Intake::NoRoom;
+            return Ok(Intake::NoRoom);
         }
-        let tuple = Tuple::from_raw(row.count, &row.values);
+        let row = read_insert(insert)?.new;
         let (window, scratch) = (&mut self.window, &mut self.scratch);
-        let Some(prepared) = prepare(&self.config, window, scratch, &table.0, &tuple, row.key) else {
-            return Intake::NoRoom;
+        let prepared = match prepare(&self.config, window, scratch, &table.0, &row, key) {
+            Ok(prepared) => prepared,
+            Err(bytes) => {
+                self.backfill.waiting_bytes = bytes;
+                return Ok(Intake::NoRoom);
+            }
         };
         self.counters.backfilled += 1;
-        self.backfill.through = row.key.tx_seq;
-        self.admit(row.key, None, prepared, now);
-        Intake::Taken
+        self.backfill.pass(key);
+        self.admit(key, None, prepared, now);
+        Ok(Intake::Taken)
     }
 
     /// The next row need not be sent: it was deleted, or marked as sent, since it was noted. Without effect while no
     /// session waits for such rows: what came before may have been forgotten.
-    pub const fn pass_backfilled(&mut self, number: u64) {
+    pub fn pass_backfilled(&mut self, key: EventKey) {
         if self.backfill.is_active {
-            self.backfill.through = number;
-        }
-    }
-}
-
-/// One value of a tuple.
-fn put_value(out: &mut Vec<u8>, value: Option<&str>) {
-    match value {
-        None => out.push(kind::NULL),
-        Some(text) => {
-            out.push(kind::TEXT);
-            // A longer one is cut off for the decoder, which says so.
-            let length = i32::try_from(text.len()).unwrap_or(i32::MAX);
-            out.extend_from_slice(&length.to_be_bytes());
-            out.extend_from_slice(text.as_bytes());
+            self.backfill.pass(key);
         }
     }
 }

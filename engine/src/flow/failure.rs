@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::Flow;
 use crate::Lsn;
 use crate::key::EventKey;
+use crate::marks::TableNo;
 use crate::policy::Policy;
 use crate::row::Row;
 use crate::window::{Entry, Failure, Seq, State};
@@ -55,6 +56,12 @@ impl Flow {
         self.window
             .oldest_failed()
             .map(|(_, entry, failure)| describe(entry, failure))
+    }
+
+    /// The place in the configuration of the table of the event that [`held`](Self::held) tells.
+    #[must_use]
+    pub fn held_table(&self) -> Option<TableNo> {
+        self.window.oldest_failed().map(|(_, entry, _)| entry.table)
     }
 
     /// How many events are held.

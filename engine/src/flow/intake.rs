@@ -274,13 +274,18 @@ impl Flow {
                 // (rule 12).
                 let is_too_far = !self.retries.is_empty()
                     && session.ledger.transactions() > self.config.limits.events.max(HISTORY / 2);
-                if is_too_far || self.window.failed() > 0 || !self.window.has_room(0) {
+                if is_too_far || self.window.failed() > 0 || !self.window.has_room(session.waiting_bytes) {
                     return Ok(Intake::NoRoom);
                 }
                 let (window, scratch) = (&mut self.window, &mut self.scratch);
-                let Some(prepared) = prepare(&self.config, window, scratch, outbox, &insert.new, key) else {
-                    return Ok(Intake::NoRoom);
+                let prepared = match prepare(&self.config, window, scratch, outbox, &insert.new, key) {
+                    Ok(prepared) => prepared,
+                    Err(bytes) => {
+                        session.waiting_bytes = bytes;
+                        return Ok(Intake::NoRoom);
+                    }
                 };
+                session.waiting_bytes = 0;
                 transaction.inserts += 1;
                 self.counters.read += 1;
                 let transaction = Some(session.ledger.admit());
@@ -324,7 +329,10 @@ pub(super) struct Prepared {
     aggregate: AggregateHash,
 }
 
-/// Encodes a row; none where the window has no room for it.
+/// Encodes a row, where the window has room for it.
+///
+/// # Errors
+/// The bytes for which there is no room: it is of no use to try again before there is.
 pub(super) fn prepare(
     config: &FlowConfig,
     window: &mut Window,
@@ -332,7 +340,11 @@ pub(super) fn prepare(
     outbox: &Outbox,
     row: &Tuple<'_>,
     key: EventKey,
-) -> Option<Prepared> {
+) -> Result<Prepared, usize> {
+    #[cfg(test)]
+    {
+        scratch.prepared += 1;
+    }
     let Outbox {
         table,
         mapping,
@@ -348,7 +360,7 @@ pub(super) fn prepare(
     if !window.has_room(size) {
         window.recycle(encoded.map_or(buffer, Message::into_buffer));
         window.recycle(kept.map_or_else(Vec::new, Row::into_buffer));
-        return None;
+        return Err(size);
     }
     let (message, invalid) = match encoded {
         Ok(message) => (Some(message), None),
@@ -362,7 +374,7 @@ pub(super) fn prepare(
         .aggregates
         .as_ref()
         .map_or(0, |hasher| hasher.hash_one(mapping.aggregate(row)));
-    Some(Prepared {
+    Ok(Prepared {
         table: *table,
         message,
         row: kept,

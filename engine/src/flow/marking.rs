@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{Flow, failure};
 use crate::Lsn;
 use crate::event::AfterPublish;
-use crate::marks::{MarkBatch, MarkCounters, Marked, Position, TableNo};
+use crate::marks::{MarkBatch, MarkCounters, Marked, Marks, Position, TableNo};
 use crate::window::Seq;
 
 /// Whoever marks rows.
@@ -24,12 +24,21 @@ impl Flow {
     /// the stream is passed over up to there (R19). Where that counts on a dead letter, nothing is durable before the
     /// stream has been received beyond `barrier`, the end of the log when that was read (R15); `0/0` where it does not. To
     /// be called before the session's first frame.
-    pub fn settled_before(&mut self, position: Position, barrier: Lsn) {
+    ///
+    /// What waits here although it was settled is another process's doing: it is not to be sent, held or stored any more. A
+    /// row that the stream does not bring is on no such record.
+    pub fn settled_before(&mut self, position: Position, barrier: Lsn, now: Instant) {
         self.passed = Some(position);
         self.barrier = self.barrier.max(barrier);
         if let Some(session) = &mut self.session {
             session.ledger.wait_beyond(barrier);
         }
+        for seq in self.window.waiting_through(position) {
+            if self.probe != Some(seq) {
+                self.settle(seq, Lsn::INVALID);
+            }
+        }
+        self.resolved(false, now);
     }
 
     /// No settled prefix is stored while something that it would cover is not on record (a skip).
@@ -61,6 +70,11 @@ impl Flow {
         self.marks.handle_failed(batch, now);
     }
 
+    /// A batch of marks has failed over one of its rows, by the look of it.
+    pub fn handle_mark_refused(&mut self, batch: MarkBatch, now: Instant) {
+        self.marks.handle_row_failed(batch, now);
+    }
+
     /// Rows of the table with this place in the configuration cannot be marked, or can again (R20).
     pub fn refuse_marks(&mut self, table: TableNo, refused: bool) {
         self.marks.refuse(table, refused);
@@ -87,6 +101,18 @@ impl Flow {
     #[must_use]
     pub const fn mark_counters(&self) -> &MarkCounters {
         self.marks.counters()
+    }
+
+    /// What is to be marked, and how far that is.
+    #[must_use]
+    pub const fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    /// Something waits for the marks of all that is settled: they are due at once. Returns the number before which their ids
+    /// are queued.
+    pub fn urge_marks(&mut self) -> u64 {
+        self.marks.urge()
     }
 
     /// Ids that wait for their mark.
@@ -125,10 +151,11 @@ impl Flow {
         let Some(entry) = self.window.entry(seq) else {
             return;
         };
-        if self.marks.wants(entry.table)
-            && let Some(id) = failure::event_id(entry)
-        {
-            self.marks.queue(entry.table, id, self.prefix_to_store(), now);
+        if !self.marks.wants(entry.table) {
+            self.marks.pass(entry.table);
+        } else if let Some(id) = failure::event_id(entry) {
+            let row = (id, entry.key.transaction.xid);
+            self.marks.queue(entry.table, row, self.prefix_to_store(), now);
         }
     }
 

@@ -9,6 +9,7 @@ mod backfill;
 mod delivery;
 mod failure;
 mod intake;
+mod log;
 mod marking;
 mod replay;
 mod retries;
@@ -20,16 +21,18 @@ use std::collections::VecDeque;
 use std::hash::RandomState;
 use std::time::{Duration, Instant};
 
-pub use backfill::{BackfillTable, BackfilledRow, Unbound};
+pub use backfill::{BackfillTable, Unbound};
 pub use delivery::{CHANNEL, DeliveryError};
 pub use failure::{Discarded, Held, SetAside};
 pub use intake::{Intake, StreamError};
+pub use log::LogIdentity;
 pub use marking::Marker;
 pub use replay::{Replay, ReplayConfig, ReplayFailed, Replayed};
 pub use retries::{RETRY_PREFIX, RetryFailure, RetryOver, RetryToken};
 pub use stored::{StoredEvent, Unfit};
 
 use backfill::Backfill;
+use log::Log;
 use retries::Retries;
 
 use crate::Lsn;
@@ -100,7 +103,7 @@ pub struct Flow {
     history: History,
     confirms: Confirms,
     session: Option<Session>,
-    identity: Option<LogIdentity>,
+    log: Log,
     link: Option<Link>,
     counters: Counters,
     scratch: Scratch,
@@ -126,15 +129,6 @@ pub struct Flow {
     wall: PgTimestamp,
 }
 
-/// Which log positions refer to: they mean nothing in another one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogIdentity {
-    /// `IDENTIFY_SYSTEM`'s system id.
-    pub system_id: u64,
-    /// The timeline.
-    pub timeline: u32,
-}
-
 /// What lives as long as one walsender connection.
 #[derive(Debug)]
 struct Session {
@@ -147,6 +141,8 @@ struct Session {
     heard: Instant,
     /// Whether the last frame had to wait, so that nothing is read.
     paused: bool,
+    /// So many bytes its row takes, where it waits for them.
+    waiting_bytes: usize,
 }
 
 /// What lives as long as one AMQP connection.
@@ -244,6 +240,9 @@ struct Scratch {
     aggregates: Option<RandomState>,
     exchange: String,
     routing_key: String,
+    /// How many rows were encoded.
+    #[cfg(test)]
+    prepared: u64,
 }
 
 impl Flow {
@@ -273,7 +272,7 @@ impl Flow {
             is_prefix_held: false,
             marker: Marker::Free,
             session: None,
-            identity: None,
+            log: Log::default(),
             link: None,
             counters: Counters::default(),
             scratch: Scratch {
@@ -290,15 +289,16 @@ impl Flow {
         self.wall = wall;
     }
 
-    /// A new session streams from the slot. Returns whether its log is another one than before: then what was in
-    /// flight has been dropped, and a link that is up must be replaced.
-    pub fn session_started(&mut self, identity: LogIdentity, now: Instant) -> bool {
+    /// A new session streams from the slot; before it began the log was flushed up to `flushed`. Returns whether the log
+    /// is another one than before: then what was in flight has been dropped, and a link that is up must be replaced.
+    pub fn session_started(&mut self, identity: LogIdentity, flushed: Lsn, now: Instant) -> bool {
         self.session_lost();
-        let replaced = self.identity.as_ref().is_some_and(|known| *known != identity);
+        self.log.is_flushed(self.barrier);
+        let replaced = self.log.session_started(identity, flushed);
         if replaced {
             self.forget();
+            self.log.session_started(identity, flushed);
         }
-        self.identity = Some(identity);
         self.marks.session_started(now);
         self.session = Some(Session {
             ledger: Ledger::starting_beyond(self.barrier),
@@ -312,13 +312,16 @@ impl Flow {
             received: Lsn::INVALID,
             heard: now,
             paused: false,
+            waiting_bytes: 0,
         });
         replaced
     }
 
     /// The session is lost. What is in flight stays so, and is recognised when the next session brings it again.
     pub fn session_lost(&mut self) {
-        self.session = None;
+        if let Some(session) = self.session.take() {
+            self.log.is_flushed(session.received);
+        }
         self.passed = None;
         self.window.detach_all();
         self.retries.session_lost();
@@ -338,7 +341,7 @@ impl Flow {
         self.hold.release();
         self.isolate_through = None;
         self.barrier = Lsn::INVALID;
-        self.identity = None;
+        self.log.forget();
     }
 
     /// Takes no new transaction from now on.

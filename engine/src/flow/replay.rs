@@ -178,26 +178,27 @@ impl Replay {
         }
     }
 
-    /// Appends frames of the next messages to `out` until it holds `target` bytes.
-    pub fn poll_publish(&mut self, out: &mut Vec<u8>, target: usize, now: Instant) {
+    /// Appends frames of the next messages to `out` until it holds `target` bytes; returns how many messages.
+    pub fn poll_publish(&mut self, out: &mut Vec<u8>, target: usize, now: Instant) -> usize {
         self.paced = false;
+        let mut published = 0;
         let Some(link) = self.link.filter(|link| !link.blocked) else {
-            return;
+            return published;
         };
         while out.len() < target {
             let Some(seq) = self.window.next_queued() else {
-                return;
+                return published;
             };
             let is_alone = self.alone_through.is_some_and(|through| seq <= through);
             if is_alone && self.confirms.outstanding() > 0 {
-                return;
+                return published;
             }
             if self.rate.as_ref().is_some_and(|rate| !rate.allows(now)) {
                 self.paced = true;
-                return;
+                return published;
             }
             let Some(message) = self.window.entry(seq).and_then(|entry| entry.message.as_ref()) else {
-                return;
+                return published;
             };
             if let Some(reason) = unfit(message, link.frame_max, link.max_message_bytes) {
                 let id = message.message_id().map(str::to_owned);
@@ -210,7 +211,9 @@ impl Replay {
             if let Some(rate) = &mut self.rate {
                 rate.sent(now);
             }
+            published += 1;
         }
+        published
     }
 
     /// The broker acked a message, or all up to it.

@@ -197,7 +197,7 @@ impl Flow {
         if self.settle_retry(token, end) && was_delivered {
             self.counters.retried += 1;
             if let (Some(table), Some(id)) = (table.filter(|table| self.marks.wants(*table)), id) {
-                self.marks.queue(table, &id, None, now);
+                self.marks.queue(table, (&id, 0), None, now);
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::decode::DecodeError;
 use crate::event::{InvalidRow, Mapping, MappingError, OutboxTable};
 use crate::key::EventKey;
 use crate::marks::TableNo;
-use crate::pgoutput::{self, TextValue, insert_of, relation_of};
+use crate::pgoutput::{TextValue, insert_of, read_insert, read_relation, relation_of};
 
 /// The oid of `text`, which stands for all columns but the payload: they are read as text whatever they are.
 /// Fixed in PostgreSQL's `pg_type.dat`.
@@ -26,8 +26,8 @@ pub struct StoredEvent {
     pub table: String,
     /// The oid of the payload's type; none where the table has no such column any more.
     pub payload_type: Option<u32>,
-    /// The columns with pgoutput's own text, or none for NULL.
-    pub columns: Vec<(String, Option<String>)>,
+    /// The columns with pgoutput's own text, or none for NULL; none at all where what is stored cannot be read.
+    pub columns: Option<Vec<(String, Option<String>)>>,
 }
 
 /// The key only: rows are never logged.
@@ -72,6 +72,9 @@ pub enum Unfit {
     /// The row cannot become a message.
     #[error(transparent)]
     Row(InvalidRow),
+    /// What is stored are no columns.
+    #[error("its stored columns are no object of strings and nulls")]
+    Unreadable,
     /// The stored columns are nothing that PostgreSQL could have sent.
     #[error("its stored row is no row of PostgreSQL")]
     Columns(#[from] DecodeError),
@@ -92,13 +95,9 @@ impl StoredEvent {
         let Some(payload_type) = self.payload_type else {
             return Err(Unfit::NoPayloadColumn { schema, table });
         };
-        let (relation, insert) = (self.relation(payload_type), self.insert());
-        let (pgoutput::Message::Relation(relation), pgoutput::Message::Insert(insert)) = (
-            pgoutput::Message::decode(&relation)?,
-            pgoutput::Message::decode(&insert)?,
-        ) else {
-            return Err(Unfit::NoPayloadColumn { schema, table });
-        };
+        let columns = self.columns.as_deref().ok_or(Unfit::Unreadable)?;
+        let (relation, insert) = (self.relation(columns, payload_type), insert(columns));
+        let (relation, insert) = (read_relation(&relation)?, read_insert(&insert)?);
         let mapping = Mapping::bind(&relation, &configured.route).map_err(|error| match error {
             MappingError::ColumnMissing { column, .. } => Unfit::NotKept {
                 column: column.to_owned(),
@@ -124,20 +123,23 @@ impl StoredEvent {
     }
 
     /// The Relation message that would come before the row.
-    fn relation(&self, payload_type: u32) -> Vec<u8> {
-        let columns = self.columns.iter().map(|(name, _)| {
+    fn relation(&self, columns: &[Column], payload_type: u32) -> Vec<u8> {
+        let columns = columns.iter().map(|(name, _)| {
             let type_oid = if name == "payload" { payload_type } else { TEXT_OID };
             (name.as_str(), type_oid)
         });
         relation_of(&self.schema, &self.table, columns)
     }
+}
 
-    /// The Insert message that brought the row.
-    fn insert(&self) -> Vec<u8> {
-        let values = self.columns.iter().map(|(_, value)| match value {
-            None => TextValue::Null,
-            Some(text) => TextValue::Text(text),
-        });
-        insert_of(values)
-    }
+/// Name and text.
+type Column = (String, Option<String>);
+
+/// The Insert message that brought the row.
+fn insert(columns: &[Column]) -> Vec<u8> {
+    let values = columns.iter().map(|(_, value)| match value {
+        None => TextValue::Null,
+        Some(text) => TextValue::Text(text),
+    });
+    insert_of(values)
 }

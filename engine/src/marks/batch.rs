@@ -24,6 +24,7 @@ pub struct TableIds {
     pub table: TableNo,
     pub(super) text: Vec<u8>,
     pub(super) ends: Vec<usize>,
+    pub(super) xids: Vec<u32>,
 }
 
 /// What is stored about the slot together with marks (rule 19).
@@ -54,8 +55,8 @@ impl SettledPrefix {
 pub struct Marked {
     /// Rows that were marked.
     pub rows: u64,
-    /// Ids of rows that others had locked.
-    pub locked: Vec<(TableNo, String)>,
+    /// Ids of rows that others had locked, or whose transaction other sessions do not see yet; with that transaction's id.
+    pub locked: Vec<(TableNo, String, u32)>,
     /// Ids that were left out, since their table's marks turned out to be refused.
     pub given_up: u64,
     /// The end of the log and, before that was read, the oldest transaction id that was still running: what is older was
@@ -82,6 +83,13 @@ impl TableIds {
             .map(|text| std::str::from_utf8(text).unwrap_or_default())
     }
 
+    /// For each id the transaction that wrote its row, 0 where it is not known: the stream brings a commit before other
+    /// sessions see it, so an unseen row of such a transaction is not gone.
+    #[must_use]
+    pub fn xids(&self) -> &[u32] {
+        &self.xids
+    }
+
     /// How many there are.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -96,10 +104,11 @@ impl TableIds {
 }
 
 impl TableIds {
-    pub(super) fn push(&mut self, first: &[u8], second: &[u8]) {
+    pub(super) fn push(&mut self, first: &[u8], second: &[u8], xid: u32) {
         self.text.extend_from_slice(first);
         self.text.extend_from_slice(second);
         self.ends.push(self.text.len());
+        self.xids.push(xid);
     }
 }
 
@@ -115,6 +124,7 @@ pub(super) fn of_table<'a>(
             table,
             text: Vec::new(),
             ends: Vec::new(),
+            xids: Vec::new(),
         };
         let ids = spare.pop().map_or(empty, |spare| TableIds { table, ..spare });
         tables.push(ids);

@@ -18,6 +18,8 @@ pub(super) struct Queue {
 pub(super) struct Entry {
     pub(super) table: TableNo,
     length: u16,
+    /// The transaction that wrote its row, or 0.
+    pub(super) xid: u32,
     /// What was settled in stream order when it came: every event up to there has its id before this one.
     pub(super) prefix: Position,
     pub(super) queued: Instant,
@@ -47,7 +49,7 @@ impl Queue {
     /// Queues an id, unless there are `max_ids` already, or more than `max_bytes` would be needed.
     pub(super) fn push(
         &mut self,
-        (table, id): (TableNo, &str),
+        (table, id, xid): (TableNo, &str, u32),
         prefix: Position,
         queued: Instant,
         (max_ids, max_bytes): (usize, usize),
@@ -62,6 +64,7 @@ impl Queue {
         self.entries.push_back(Entry {
             table,
             length,
+            xid,
             prefix,
             queued,
         });

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::held::HOLD_STEP;
 use super::*;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -27,6 +28,8 @@ enum Step {
         locked: Vec<bool>,
     },
     Fail,
+    /// The batch that is out fails over one of its rows.
+    FailRow,
     NewSession,
     Refuse {
         table: TableNo,
@@ -43,6 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
         10 => Just(Step::Poll),
         10 => vec(prop::bool::weighted(0.1), 0..4).prop_map(|locked| Step::Commit { locked }),
         2 => Just(Step::Fail),
+        1 => Just(Step::FailRow),
         1 => Just(Step::NewSession),
         1 => (0..TableNo::try_from(TABLES).unwrap(), any::<bool>())
             .prop_map(|(table, refused)| Step::Refuse { table, refused }),
@@ -101,7 +105,7 @@ impl Model {
             && self.marks.wants(table)
         {
             let id = format!("{}-{}", self.settled, "ü".repeat(length));
-            self.marks.queue(table, &id, self.prefix(), self.now);
+            self.marks.queue(table, (&id, 0), self.prefix(), self.now);
             self.unmarked.insert(self.settled, table);
             self.ids.insert(self.settled, id);
         }
@@ -140,7 +144,7 @@ impl Model {
         for (index, (table, id)) in ids.enumerate() {
             let event: u64 = id.split('-').next().unwrap().parse().unwrap();
             if is_locked.get(index) == Some(&true) {
-                marked.locked.push((table, id.to_owned()));
+                marked.locked.push((table, id.to_owned(), 0));
             } else {
                 marked.rows += 1;
                 self.unmarked.remove(&event);
@@ -149,7 +153,7 @@ impl Model {
         let locked: Vec<u64> = marked
             .locked
             .iter()
-            .map(|(_, id)| id.split('-').next().unwrap().parse().unwrap())
+            .map(|(_, id, _)| id.split('-').next().unwrap().parse().unwrap())
             .collect();
         let prefix = batch.prefix.map(|prefix| prefix.with(locked.is_empty()));
         let still: Vec<u64> = self
@@ -237,6 +241,11 @@ impl Model {
                     self.marks.handle_failed(batch, self.now);
                 }
             }
+            Step::FailRow => {
+                if let Some((batch, _)) = self.out.take() {
+                    self.marks.handle_row_failed(batch, self.now);
+                }
+            }
             Step::NewSession => {
                 self.marks.session_lost();
                 self.marks.session_started(self.now);
@@ -296,11 +305,11 @@ fn the_queue_is_bounded_by_count_and_by_bytes() {
         let mut model = Model::new(origin());
         let id = "x".repeat(length);
         for _ in 0..room {
-            model.marks.queue(0, &id, None, model.now);
+            model.marks.queue(0, (&id, 0), None, model.now);
         }
         assert_eq!(model.marks.counters().dropped, 0);
         assert_eq!(model.marks.wants_sweep(), None);
-        model.marks.queue(0, &id, None, model.now);
+        model.marks.queue(0, (&id, 0), None, model.now);
         assert_eq!((model.marks.queued(), model.marks.counters().dropped), (room, 1));
         let losses = model.marks.wants_sweep().unwrap();
         model.marks.swept(losses, 77);
@@ -379,4 +388,42 @@ fn rows_behind_what_is_settled_need_no_sweep() {
     }
     model.marks.swept(1, 950);
     assert_eq!(commit(&mut model, (Lsn::new(20), 1_000)), Some(950));
+}
+
+/// R20: a constraint or a trigger of the table's owner may refuse one row.
+#[test]
+fn a_row_that_fails_alone_is_given_up_and_keeps_no_other_from_its_mark() {
+    let mut model = Model::new(origin());
+    let settings = MarkSettings {
+        batch: 10,
+        interval: MILLISECOND,
+    };
+    model.marks = Marks::new(settings, 10, TABLES);
+    model.marks.want(0, true);
+    model.marks.session_started(model.now);
+    for id in 0..10 {
+        model.marks.queue(0, (&id.to_string(), 0), None, model.now);
+    }
+    let mut marked = Vec::new();
+    for _ in 0..20 {
+        model.now += MILLISECOND;
+        let Some(batch) = model.marks.poll_batch(None, false, model.now) else {
+            break;
+        };
+        let ids: Vec<String> = batch
+            .tables
+            .iter()
+            .flat_map(TableIds::iter)
+            .map(str::to_owned)
+            .collect();
+        if ids.iter().any(|id| id == "7") {
+            model.marks.handle_row_failed(batch, model.now);
+        } else {
+            marked.extend(ids);
+            model.marks.handle_marked(batch, Marked::default(), model.now);
+        }
+    }
+    assert_eq!(marked, ["0", "1", "2", "3", "4", "5", "6", "8", "9"]);
+    assert_eq!((model.marks.queued(), model.marks.counters().dropped), (0, 1));
+    assert!(model.marks.wants_sweep().is_some());
 }

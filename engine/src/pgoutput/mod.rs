@@ -19,7 +19,7 @@ mod tests;
 
 pub use relation::{Column, Columns, Relation, Type};
 pub use row::{Delete, Insert, OldTuple, Truncate, Update};
-pub use text::{TextValue, insert_of, relation_of};
+pub use text::{TextValue, insert_of, read_insert, read_relation, relation_of};
 pub use transaction::{Begin, Commit, LogicalMessage, Origin};
 pub(crate) use tuple::kind;
 pub use tuple::{Tuple, Value, Values};

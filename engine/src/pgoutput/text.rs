@@ -3,7 +3,8 @@
 //!
 //! <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
 
-use super::{CONDENSED, kind, tag};
+use super::{CONDENSED, Insert, Message, Relation, kind, tag};
+use crate::decode::DecodeError;
 
 /// A column's value, with the text of its type's output function.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,6 +73,36 @@ pub fn insert_of<'a>(values: impl ExactSizeIterator<Item = TextValue<'a>>) -> Ve
     out
 }
 
+/// Reads what [`relation_of`] wrote.
+///
+/// # Errors
+/// It is no Relation message.
+pub fn read_relation(message: &[u8]) -> Result<Relation<'_>, DecodeError> {
+    if let Message::Relation(relation) = Message::decode(message)? {
+        return Ok(relation);
+    }
+    Err(another("Relation", message))
+}
+
+/// Reads what [`insert_of`] wrote.
+///
+/// # Errors
+/// It is no Insert message.
+pub fn read_insert(message: &[u8]) -> Result<Insert<'_>, DecodeError> {
+    if let Message::Insert(insert) = Message::decode(message)? {
+        return Ok(insert);
+    }
+    Err(another("Insert", message))
+}
+
+fn another(wanted: &'static str, message: &[u8]) -> DecodeError {
+    DecodeError::UnknownTag {
+        message: wanted,
+        field: "tag",
+        tag: message.first().copied().unwrap_or_default(),
+    }
+}
+
 /// The relation's oid, which nothing looks at.
 fn put_oid(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; size_of::<u32>()]);
@@ -90,15 +121,14 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pgoutput::{Message, Value};
+    use crate::pgoutput::Value;
 
     #[test]
     fn what_is_written_is_decoded_as_what_it_was() {
         let columns = [("id", 2950), ("payload", 3802), ("large", 25)];
-        let relation = relation_of("Shop", "out box", columns.into_iter());
-        let Ok(Message::Relation(relation)) = Message::decode(&relation) else {
-            panic!("no Relation")
-        };
+        let written = relation_of("Shop", "out box", columns.into_iter());
+        assert!(read_insert(&written).is_err());
+        let relation = read_relation(&written).unwrap();
         assert_eq!((relation.namespace, relation.name), ("Shop", "out box"));
         let found: Vec<_> = relation
             .columns()
@@ -114,10 +144,9 @@ mod tests {
                 limit: 1024,
             },
         ];
-        let insert = insert_of(values.into_iter());
-        let Ok(Message::Insert(insert)) = Message::decode(&insert) else {
-            panic!("no Insert")
-        };
+        let written = insert_of(values.into_iter());
+        assert!(read_relation(&written).is_err());
+        let insert = read_insert(&written).unwrap();
         let oversized = Value::Oversized {
             length: 70_000,
             limit: 1024,

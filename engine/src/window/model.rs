@@ -7,6 +7,7 @@ use proptest::sample::Index;
 
 use super::tests::{admission, key, message};
 use super::*;
+use crate::event::InvalidRow;
 
 /// What happens next.
 #[derive(Debug, Clone)]

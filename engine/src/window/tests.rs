@@ -3,6 +3,7 @@
 use super::*;
 use crate::Lsn;
 use crate::amqp::{HeaderParts, MessageParts, Origin};
+use crate::event::InvalidRow;
 use crate::key::TransactionKey;
 use crate::ledger::Ledger;
 use crate::pgoutput;

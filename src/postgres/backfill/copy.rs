@@ -7,14 +7,13 @@ use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 use walrelay_engine::Lsn;
 
-use super::table::Table;
-use super::table_use;
+use super::columns_of;
 use crate::postgres::catalog::column;
 use crate::postgres::control::{ControlSession, sql_error};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName, quote_identifier};
-use crate::postgres::own_schema::Use;
 use crate::postgres::preflight::Unfit;
+use crate::postgres::table_use::Use;
 use crate::postgres::walsender::within;
 
 /// How long the scan of one table may take. While it runs, the server cannot vacuum what is deleted meanwhile.
@@ -97,10 +96,11 @@ pub(in crate::postgres) async fn plan(
     due: Option<Due>,
     order: &Order,
 ) -> Result<Option<Plan>, Error> {
-    let Some(table) = Table::read(session.client(), name).await? else {
+    let Some(columns) = columns_of(session, name).await? else {
         return Ok(None);
     };
-    let has_marks = table.has("sent_at");
+    let has = |name| columns.column(name).is_some();
+    let has_marks = has("sent_at");
     let due = due.unwrap_or(if has_marks { Due::Unsent } else { Due::None });
     if due == Due::None {
         return Ok(None);
@@ -113,8 +113,8 @@ pub(in crate::postgres) async fn plan(
         return Err(unfit("it has no column `sent_at` to tell which rows are unsent".to_owned()).into());
     }
     let order = match order {
-        Order::Default => table.has("created_at").then(|| "created_at".to_owned()),
-        Order::Column(column) if table.has(column) => Some(column.clone()),
+        Order::Default => has("created_at").then(|| "created_at".to_owned()),
+        Order::Column(column) if has(column) => Some(column.clone()),
         Order::Column(column) => {
             return Err(unfit(format!("it has no column `{column}` to order its rows by")).into());
         }
@@ -122,14 +122,15 @@ pub(in crate::postgres) async fn plan(
     if matches!(due, Due::Since(_)) && order.is_none() {
         return Err(unfit("it has no column `created_at` to tell when a row was written".to_owned()).into());
     }
-    if table.has_row_security {
+    if columns.hides_rows() {
         let role = session.role();
         return Err(unfit(format!(
             "row security hides rows of it from the role `{role}` (give the role BYPASSRLS, or use the table's owner)"
         ))
         .into());
     }
-    if !table.is_indexed {
+    let index = IdIndex::read(session, name).await?;
+    if index == IdIndex::Missing {
         return Err(unfit(
             "no index of it begins with the column `id`, so that each row would take a scan of the table"
                 .to_owned(),
@@ -141,15 +142,48 @@ pub(in crate::postgres) async fn plan(
         due,
         order,
         has_marks,
-        is_unique: table.is_unique,
+        is_unique: index == IdIndex::Unique,
     }))
+}
+
+/// How a row is found by its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IdIndex {
+    /// By a scan of the table.
+    Missing,
+    /// By an index that begins with the id.
+    Present,
+    /// By an index that allows each id once.
+    Unique,
+}
+
+impl IdIndex {
+    async fn read(session: &ControlSession, table: &QualifiedTable) -> Result<Self, Error> {
+        const PURPOSE: &str = "look for an index of the outbox table";
+        let sql = "select count(*) > 0, coalesce(bool_or(i.indisunique and i.indnkeyatts = 1), false) \
+                   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
+                   join pg_catalog.pg_index i on i.indrelid = c.oid \
+                   join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = i.indkey[0] \
+                   where n.nspname = $1 and c.relname = $2 and a.attname = 'id' and i.indisvalid and i.indpred is null";
+        let row = session
+            .run(
+                PURPOSE,
+                session.client().query_one(sql, &[&table.schema, &table.name]),
+            )
+            .await?;
+        Ok(match (column(&row, 0, PURPOSE)?, column(&row, 1, PURPOSE)?) {
+            (_, true) => Self::Unique,
+            (true, false) => Self::Present,
+            (false, false) => Self::Missing,
+        })
+    }
 }
 
 /// Notes the ids of the due rows in the open transaction, in whose snapshot they are looked for. Those that are noted
 /// already, were skipped, or are dead letters, are left out (R23).
 ///
-/// Grants: select on the table; usage on schema `walrelay`; select, insert and update on `walrelay.backfills`; select and
-/// insert on `walrelay.backfill`; select on `walrelay.dead_letters` and `walrelay.skips`.
+/// Grants: select on the table; usage on schema `walrelay`; select, insert and update on `walrelay.backfills`; select,
+/// insert and delete on `walrelay.backfill`; select on `walrelay.dead_letters` and `walrelay.skips`.
 ///
 /// # Errors
 /// The statement fails, such as for a missing privilege.
@@ -159,10 +193,10 @@ pub(in crate::postgres) async fn copy(
     plan: &Plan,
     streams_from: Lsn,
 ) -> Result<Copied, Error> {
-    const COPY: Use = table_use(
+    const COPY: Use = Use::own(
         "note the rows that are due",
-        "select, insert, update",
-        "backfill, walrelay.backfills",
+        "select, insert, update, delete",
+        &["backfill", "backfills"],
     );
     let client = session.client();
     let settings = "set local statement_timeout = 0; set local row_security = off";
@@ -176,6 +210,11 @@ pub(in crate::postgres) async fn copy(
     COPY.run(session.role(), client.execute(sql, &[&slot.as_str(), &position]))
         .await?;
     let outbox = plan.table.to_string();
+    // Whether the row of such an id is the same one nothing tells: it is looked for as any other.
+    let sql = "delete from walrelay.backfill b using walrelay.backfills c \
+               where c.id = b.backfill and b.slot = $1 and c.outbox = $2 and b.is_settled";
+    COPY.run(session.role(), client.execute(sql, &[&slot.as_str(), &outbox]))
+        .await?;
     let sql = "insert into walrelay.backfills (slot, outbox, commit_lsn, copied_at) \
                values ($1, $2, $3::text::pg_lsn, pg_catalog.clock_timestamp()) returning id";
     let row = COPY
@@ -239,7 +278,7 @@ fn copy_statement(plan: &Plan) -> String {
          where not exists (select from walrelay.dead_letters l where l.slot = $1 and l.outbox = $2 \
          and l.event_id = due.id) \
          and not exists (select from walrelay.skips s where s.slot = $1 and s.settled_at is not null \
-         and due.id in (s.event_id, s.settled_event_id)) \
+         and due.id in (s.event_id, s.settled_event_id) and coalesce(s.settled_outbox, $2) = $2) \
          and not exists (select from walrelay.backfill b join walrelay.backfills c on c.id = b.backfill \
          where b.slot = $1 and c.outbox = $2 and b.id = due.id) \
          order by due.ordering, due.id, due.place"

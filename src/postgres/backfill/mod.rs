@@ -5,33 +5,33 @@
 mod copy;
 mod load;
 mod start;
-mod table;
+mod strike;
+
+use walrelay_engine::key::EventKey;
 
 use super::catalog::column;
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{QualifiedTable, SlotName};
-use super::own_schema::Use;
 use super::preflight::Unfit;
-use table::Table;
+use super::rows::TextColumns;
+use super::table_use::Use;
 
 pub use copy::{Copied, Due, Order};
 pub(super) use copy::{Plan, copy, plan};
-pub use load::{Batch, Item, load, remove};
+pub use load::{Batch, Item, load};
 pub(super) use start::create_slot;
-
-const fn table_use(purpose: &'static str, privileges: &'static str, table: &'static str) -> Use {
-    Use {
-        purpose,
-        privileges,
-        table,
-    }
-}
+pub use strike::strike_out;
 
 /// Whether a table has a column for marks.
 pub(super) async fn has_marks(session: &ControlSession, name: &QualifiedTable) -> Result<bool, Error> {
-    let table = Table::read(session.client(), name).await?;
-    Ok(table.is_some_and(|table| table.has("sent_at")))
+    let columns = columns_of(session, name).await?;
+    Ok(columns.is_some_and(|columns| columns.column("sent_at").is_some()))
+}
+
+/// What a table has, for those who read no rows of it.
+async fn columns_of(session: &ControlSession, name: &QualifiedTable) -> Result<Option<TextColumns>, Error> {
+    TextColumns::find(session.client(), name, u32::MAX).await
 }
 
 /// How many rows of the slot are still to be sent.
@@ -41,8 +41,8 @@ pub(super) async fn has_marks(session: &ControlSession, name: &QualifiedTable) -
 /// # Errors
 /// The query fails.
 pub async fn rows_left(session: &ControlSession, slot: &SlotName) -> Result<u64, Error> {
-    const COUNT: Use = table_use("count the rows to be backfilled", "select", "backfill");
-    let sql = "select count(*) from walrelay.backfill where slot = $1";
+    const COUNT: Use = Use::own("count the rows to be backfilled", "select", &["backfill"]);
+    let sql = "select count(*) from walrelay.backfill where slot = $1 and not is_settled";
     let row = COUNT
         .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
         .await?;
@@ -50,23 +50,68 @@ pub async fn rows_left(session: &ControlSession, slot: &SlotName) -> Result<u64,
     Ok(u64::try_from(count).unwrap_or_default())
 }
 
-/// Whether the slot has rows that go out before its stream.
+/// What is noted of a slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Noted {
+    /// The first of the rows that go out before its stream, if there are any.
+    pub first: Option<EventKey>,
+    /// Rows that went out and may have no mark yet.
+    pub is_unmarked: bool,
+}
+
+/// Looks what is noted of the slot.
 ///
 /// Grants: usage on schema `walrelay`, select on `walrelay.slots` and `walrelay.backfill`.
 ///
 /// # Errors
 /// [`Unfit::SetupInterrupted`], or the query fails.
-pub async fn waits(session: &ControlSession, slot: &SlotName) -> Result<bool, Error> {
-    const LOOK: Use = table_use("look whether set-up ended", "select", "slots, walrelay.backfill");
+pub async fn noted(session: &ControlSession, slot: &SlotName) -> Result<Noted, Error> {
+    const LOOK: Use = Use::own("look whether set-up ended", "select", &["slots", "backfill"]);
     let sql = "select exists (select from walrelay.slots where slot = $1 and consistent_point is null), \
-               exists (select from walrelay.backfill where slot = $1)";
+               exists (select from walrelay.backfill where slot = $1 and not is_settled), \
+               exists (select from walrelay.backfill where slot = $1 and is_settled)";
     let row = LOOK
         .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
         .await?;
     if column(&row, 0, LOOK.purpose)? {
         return Err(Unfit::SetupInterrupted { slot: slot.clone() }.into());
     }
-    column(&row, 1, LOOK.purpose)
+    let is_due = column(&row, 1, LOOK.purpose)?;
+    Ok(Noted {
+        first: match is_due {
+            true => load::first(session, slot).await?,
+            false => None,
+        },
+        is_unmarked: column(&row, 2, LOOK.purpose)?,
+    })
+}
+
+/// Whether all rows that go out before the stream are of these tables, and there are such rows.
+///
+/// Grants: usage on schema `walrelay`, select on `walrelay.backfill` and `walrelay.backfills`.
+///
+/// # Errors
+/// The query fails.
+pub async fn are_due_of(
+    session: &ControlSession,
+    slot: &SlotName,
+    tables: &[QualifiedTable],
+) -> Result<bool, Error> {
+    const LOOK: Use = Use::own(
+        "look whose rows are to be backfilled",
+        "select",
+        &["backfill", "backfills"],
+    );
+    let sql = "select coalesce(bool_and(c.outbox = any($2)), false) from walrelay.backfill b \
+               join walrelay.backfills c on c.id = b.backfill where b.slot = $1 and not b.is_settled";
+    let tables: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    let row = LOOK
+        .run(
+            session.role(),
+            session.client().query_one(sql, &[&slot.as_str(), &tables]),
+        )
+        .await?;
+    column(&row, 0, LOOK.purpose)
 }
 
 /// Whether a set-up of the slot began and did not end; none where none began.
@@ -74,7 +119,7 @@ pub(super) async fn was_interrupted(
     session: &ControlSession,
     slot: &SlotName,
 ) -> Result<Option<bool>, Error> {
-    const LOOK: Use = table_use("look whether set-up ended", "select", "slots");
+    const LOOK: Use = Use::own("look whether set-up ended", "select", &["slots"]);
     if !is_installed(session).await? {
         return Ok(None);
     }
@@ -87,7 +132,7 @@ pub(super) async fn was_interrupted(
 
 /// Notes that the slot is about to be created: until [`copy`] has ended with it, it is of no use.
 pub(super) async fn begin_setup(session: &ControlSession, slot: &SlotName) -> Result<(), Error> {
-    const BEGIN: Use = table_use("note that set-up begins", "insert, update", "slots");
+    const BEGIN: Use = Use::own("note that set-up begins", "insert, update", &["slots"]);
     let sql = "insert into walrelay.slots (slot) values ($1) \
                on conflict (slot) do update set consistent_point = null, set_up_at = now()";
     BEGIN
@@ -98,10 +143,10 @@ pub(super) async fn begin_setup(session: &ControlSession, slot: &SlotName) -> Re
 
 /// Forgets the slot and all rows noted for it, if there is such a schema.
 pub(super) async fn forget(session: &ControlSession, slot: &SlotName) -> Result<(), Error> {
-    const FORGET: Use = table_use(
+    const FORGET: Use = Use::own(
         "forget what was to be backfilled",
         "delete",
-        "slots, walrelay.backfills, walrelay.backfill",
+        &["slots", "backfills", "backfill"],
     );
     if !is_installed(session).await? {
         return Ok(());

@@ -2,12 +2,12 @@
 
 use walrelay_engine::Lsn;
 
-use super::{Copied, Plan, copy, table_use};
+use super::{Copied, Plan, copy};
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::Error;
 use crate::postgres::identifier::{SlotName, quote_literal};
-use crate::postgres::own_schema::Use;
 use crate::postgres::slot::{self, NewSlot};
+use crate::postgres::table_use::Use;
 
 /// Creates the slot, and notes the due rows in the snapshot of its starting point: what commits later is streamed, so
 /// there is neither gap nor overlap. That both went well is noted in the same transaction.
@@ -45,7 +45,7 @@ async fn copy_all(
     created: &NewSlot,
 ) -> Result<Vec<Copied>, Error> {
     const TAKE_UP: &str = "take up the snapshot of the slot";
-    const COMPLETE: Use = table_use("note that set-up ended", "select, update", "slots");
+    const COMPLETE: Use = Use::own("note that set-up ended", "select, update", &["slots"]);
     let sql = format!(
         "begin isolation level repeatable read; set transaction snapshot {}",
         quote_literal(&created.snapshot)

@@ -5,13 +5,14 @@ use std::time::SystemTime;
 use tokio_postgres::Transaction;
 use tokio_postgres::types::ToSql;
 
-use super::{DeadLetter, Reason, SUMMARY, State, Summary, message, table_use};
+use super::{DeadLetter, Reason, SUMMARY, State, Summary, message};
 use crate::postgres::catalog::{column, position as lsn};
 use crate::postgres::control::{ControlSession, bounded};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::SlotName;
-use crate::postgres::own_schema::{Use, commit_synchronously};
+use crate::postgres::own_schema::commit_synchronously;
 use crate::postgres::position::EventPosition;
+use crate::postgres::table_use::Use;
 
 /// Which dead letters of a slot. All conditions that are given must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -86,7 +87,7 @@ pub async fn list(
     filter: &Filter,
     limit: u32,
 ) -> Result<(Vec<Summary>, u64), Error> {
-    const LIST: Use = table_use("list the dead letters", "select");
+    const LIST: Use = Use::own("list the dead letters", "select", &["dead_letters"]);
     let parameters = Parameters::new(slot, filter);
     let limit = i64::from(limit);
     let mut values = parameters.list().to_vec();
@@ -122,7 +123,7 @@ pub async fn show(
     filter: &Filter,
     limit: u32,
 ) -> Result<Vec<DeadLetter>, Error> {
-    const SHOW: Use = table_use("read the dead letters", "select");
+    const SHOW: Use = Use::own("read the dead letters", "select", &["dead_letters"]);
     let parameters = Parameters::new(slot, filter);
     let limit = i64::from(limit);
     let mut values = parameters.list().to_vec();
@@ -176,7 +177,7 @@ async fn emit(
     filter: &Filter,
     condition: &str,
 ) -> Result<Vec<EventPosition>, Error> {
-    const RETRY: Use = table_use("ask for a retry", "select, update");
+    const RETRY: Use = Use::own("ask for a retry", "select, update", &["dead_letters"]);
     let step = Step::Query(RETRY.purpose);
     let role = session.role().to_owned();
     let transaction = bounded(step, session.client_mut().transaction()).await?;
@@ -215,7 +216,7 @@ pub async fn discard(
     filter: &Filter,
     reason: &str,
 ) -> Result<u64, Error> {
-    const DISCARD: Use = table_use("discard dead letters", "select, update");
+    const DISCARD: Use = Use::own("discard dead letters", "select, update", &["dead_letters"]);
     let step = Step::Query(DISCARD.purpose);
     let role = session.role().to_owned();
     let transaction = bounded(step, session.client_mut().transaction()).await?;
@@ -238,7 +239,7 @@ async fn lock(
     slot: &SlotName,
     filter: &Filter,
     condition: &str,
-    table: Use,
+    table: Use<'static>,
 ) -> Result<Vec<String>, Error> {
     let sql = format!(
         "select ctid::text from walrelay.dead_letters where {condition} order by commit_lsn, tx_seq for update"

@@ -13,7 +13,6 @@ use tokio_postgres::Row;
 
 use super::catalog::{column, position};
 use super::error::{Error, Step};
-use super::own_schema::Use;
 use super::position::EventPosition;
 
 pub use columns::Columns;
@@ -161,15 +160,6 @@ const SUMMARY: &str = "commit_lsn::text, tx_seq, outbox, xid, commit_time, event
 /// How many they are.
 const SUMMARY_COLUMNS: usize = 18;
 
-/// A use of the table, for errors.
-const fn table_use(purpose: &'static str, privileges: &'static str) -> Use {
-    Use {
-        purpose,
-        privileges,
-        table: "dead_letters",
-    }
-}
-
 impl Summary {
     fn read(row: &Row, purpose: &'static str) -> Result<Self, Error> {
         let discarded_at: Option<SystemTime> = column(row, 16, purpose)?;
@@ -206,12 +196,17 @@ impl Summary {
 impl DeadLetter {
     /// Reads a row of [`SUMMARY`] and `columns::text`.
     fn read(row: &Row, purpose: &'static str) -> Result<Self, Error> {
-        let columns: &str = column(row, SUMMARY_COLUMNS, purpose)?;
         Ok(Self {
             summary: Summary::read(row, purpose)?,
-            columns: serde_json::from_str(columns).map_err(|_| unreadable(purpose))?,
+            columns: read_columns(row, purpose)?.ok_or_else(|| unreadable(purpose))?,
         })
     }
+}
+
+/// The columns behind a summary; none where what is stored is no object of strings and nulls.
+fn read_columns(row: &Row, purpose: &'static str) -> Result<Option<Columns>, Error> {
+    let columns: &str = column(row, SUMMARY_COLUMNS, purpose)?;
+    Ok(serde_json::from_str(columns).ok())
 }
 
 /// A number of the database as one without sign.

@@ -7,13 +7,16 @@ use tokio_postgres::Transaction;
 use walrelay_engine::Lsn;
 use walrelay_engine::key::EventKey;
 
-use super::{Columns, DeadLetter, Reason, SUMMARY, SUMMARY_COLUMNS, number, table_use, unreadable};
+use super::{
+    Columns, DeadLetter, Reason, SUMMARY, SUMMARY_COLUMNS, Summary, number, read_columns, unreadable,
+};
 use crate::postgres::catalog::{column, position};
 use crate::postgres::control::{ControlSession, bounded};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName};
-use crate::postgres::own_schema::{Use, check_stream, commit_synchronously};
+use crate::postgres::own_schema::{check_stream, commit_synchronously};
 use crate::postgres::position::{EventPosition, flushed_position};
+use crate::postgres::table_use::Use;
 
 /// An event to set aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +63,8 @@ pub struct Committed {
 pub enum Found {
     /// This dead letter.
     DeadLetter(Box<DeadLetter>),
+    /// One whose columns cannot be read: somebody has changed them.
+    Unreadable(Box<Summary>),
     /// None.
     Nothing,
     /// One that was not read, since those before it are large enough.
@@ -83,7 +88,7 @@ pub async fn store(
     dead_letters: &[NewDeadLetter],
     walsender_pid: i32,
 ) -> Result<Committed, Error> {
-    const STORE: Use = table_use("store dead letters", "select, insert, update");
+    const STORE: Use = Use::own("store dead letters", "select, insert, update", &["dead_letters"]);
     let list = |text: fn(&NewDeadLetter) -> Option<&str>| dead_letters.iter().map(text).collect::<Vec<_>>();
     let keys = Keys::new(dead_letters.iter().map(|new| EventPosition::from(&new.key)));
     let outboxes: Vec<_> = dead_letters.iter().map(|new| new.outbox.to_string()).collect();
@@ -162,7 +167,7 @@ pub async fn store(
 /// # Errors
 /// The query fails.
 pub async fn pending_count(session: &ControlSession, slot: &SlotName) -> Result<u64, Error> {
-    const COUNT: Use = table_use("count the dead letters", "select");
+    const COUNT: Use = Use::own("count the dead letters", "select", &["dead_letters"]);
     let sql = "select count(*) from walrelay.dead_letters where slot = $1 and state <> 'discarded'";
     let row = COUNT
         .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
@@ -189,7 +194,7 @@ pub async fn load(
     bytes: usize,
     walsender_pid: i32,
 ) -> Result<Vec<Found>, Error> {
-    const LOAD: Use = table_use("read dead letters to retry", "select, update");
+    const LOAD: Use = Use::own("read dead letters to retry", "select, update", &["dead_letters"]);
     check_stream(session.client(), slot, walsender_pid, LOAD.purpose).await?;
     let sql = format!(
         "with found as materialized (select d.*, place from ({KEYS}) k cross join lateral \
@@ -215,7 +220,13 @@ pub async fn load(
         let is_read = column::<Option<&str>>(row, SUMMARY_COLUMNS, LOAD.purpose)?.is_some();
         let place = found.get_mut(place.wrapping_sub(1));
         *place.ok_or_else(|| unreadable(LOAD.purpose))? = match is_read {
-            true => Found::DeadLetter(Box::new(DeadLetter::read(row, LOAD.purpose)?)),
+            true => {
+                let summary = Summary::read(row, LOAD.purpose)?;
+                match read_columns(row, LOAD.purpose)? {
+                    Some(columns) => Found::DeadLetter(Box::new(DeadLetter { summary, columns })),
+                    None => Found::Unreadable(Box::new(summary)),
+                }
+            }
             false => Found::Later,
         };
     }
@@ -260,7 +271,11 @@ pub async fn record_retries(
     fates: &[RetryFate],
     walsender_pid: i32,
 ) -> Result<Committed, Error> {
-    const RECORD: Use = table_use("record retries of dead letters", "select, update, delete");
+    const RECORD: Use = Use::own(
+        "record retries of dead letters",
+        "select, update, delete",
+        &["dead_letters"],
+    );
     let role = session.role().to_owned();
     let transaction = begin(session, slot, walsender_pid, RECORD.purpose).await?;
     let sql = format!(

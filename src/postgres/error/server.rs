@@ -7,7 +7,7 @@ use super::SqlState;
 /// An ErrorResponse or NoticeResponse of the server.
 /// <https://www.postgresql.org/docs/current/protocol-error-fields.html>
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{severity} {sqlstate}: {message}{}", Suffix(.detail.as_deref(), .hint.as_deref()))]
+#[error("{severity} {sqlstate}: {message}{}", Suffix(.detail.as_deref().filter(|_| !.sqlstate.is_of_a_row()), .hint.as_deref()))]
 pub struct ServerError {
     /// `ERROR`, `FATAL`, `WARNING` …; not translated since PostgreSQL 9.6.
     pub severity: String,
@@ -15,7 +15,7 @@ pub struct ServerError {
     pub sqlstate: SqlState,
     /// The primary message, in the server's language.
     pub message: String,
-    /// More about the problem.
+    /// More about the problem. Not printed where it may quote a row, which would bring payloads into logs.
     pub detail: Option<String>,
     /// What the server suggests.
     pub hint: Option<String>,

@@ -74,6 +74,14 @@ impl SqlState {
         std::str::from_utf8(&self.0).unwrap_or("XX000")
     }
 
+    /// Whether one row may be the reason: classes 22 (data exceptions), 23 (constraints) and P0 (raised by a trigger).
+    #[must_use]
+    pub fn is_of_a_row(self) -> bool {
+        [b"22", b"23", b"P0"]
+            .iter()
+            .any(|class| self.0.starts_with(*class))
+    }
+
     /// Whether the code is of class 08, connection exceptions.
     pub(super) fn is_connection_exception(self) -> bool {
         self.0.starts_with(b"08")

@@ -184,7 +184,7 @@ fn unfit_finding(check: &'static str, unfit: &Unfit) -> Finding {
 }
 
 fn error_finding(check: &'static str, error: &Error) -> Finding {
-    let fix = if let Error::GrantMissing { grant, .. } | Error::TableGrantMissing { grant, .. } = error {
+    let fix = if let Error::GrantMissing { grant, .. } = error {
         Some(format!("{grant};"))
     } else if error.kind() == FaultKind::OwnSchema {
         Some("walrelay setup".to_owned())

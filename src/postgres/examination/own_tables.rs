@@ -4,7 +4,7 @@ use super::super::backfill;
 use super::super::catalog::column;
 use super::super::error::Error;
 use super::super::migrations::MIGRATIONS;
-use super::super::own_schema::Use;
+use super::super::table_use::Use;
 use super::{Subject, error_finding, rights};
 use crate::fault::{Fault, FaultKind};
 use crate::finding::{Finding, Group};
@@ -14,6 +14,7 @@ pub(super) const CHECKS: &[&str] = &[
     "migrations",
     "set-up",
     "rights to relay",
+    "rights to backfill",
     "rights to dead letters",
     "rights to skips",
 ];
@@ -30,8 +31,8 @@ pub(super) async fn examine(subject: &Subject<'_>) -> Group {
             let is_whole = migrations.cause.is_none();
             group.push(migrations);
             if is_whole {
-                set_up(subject, &mut group).await;
-                rights::own_tables(subject, &mut group).await;
+                let left = set_up(subject, &mut group).await;
+                rights::own_tables(subject, left, &mut group).await;
             }
         }
         Err(error) => group.push(error_finding("migrations", &error)),
@@ -40,11 +41,11 @@ pub(super) async fn examine(subject: &Subject<'_>) -> Group {
 }
 
 async fn applied(subject: &Subject<'_>) -> Result<Vec<i32>, Error> {
-    const LOOK: Use = Use {
-        purpose: "look which migrations were applied",
-        privileges: "select",
-        table: "schema_migrations",
-    };
+    const LOOK: Use<'static> = Use::own(
+        "look which migrations were applied",
+        "select",
+        &["schema_migrations"],
+    );
     let sql = "select coalesce(array_agg(version order by version), '{}') from walrelay.schema_migrations";
     let session = subject.session;
     let row = LOOK
@@ -77,17 +78,16 @@ fn migrations(applied: &[i32]) -> Finding {
     )
 }
 
-async fn set_up(subject: &Subject<'_>, group: &mut Group) {
+/// Whether set-up ended. Returns how many rows are left to be sent before the stream, where that is known.
+async fn set_up(subject: &Subject<'_>, group: &mut Group) -> Option<u64> {
     const CHECK: &str = "set-up";
     let slot = &subject.examination.source.slot;
     let found = async {
-        let waits = backfill::waits(subject.session, slot).await?;
-        match waits {
-            true => backfill::rows_left(subject.session, slot).await,
-            false => Ok(0),
-        }
+        backfill::noted(subject.session, slot).await?;
+        backfill::rows_left(subject.session, slot).await
     };
-    group.push(match found.await {
+    let found = found.await;
+    group.push(match &found {
         Ok(0) => Finding::passed(
             CHECK,
             "it was not interrupted; no row is left to be sent before the stream",
@@ -96,6 +96,7 @@ async fn set_up(subject: &Subject<'_>, group: &mut Group) {
             CHECK,
             format!("{rows} rows are left to be sent before the stream"),
         ),
-        Err(error) => error_finding(CHECK, &error),
+        Err(error) => error_finding(CHECK, error),
     });
+    found.ok()
 }

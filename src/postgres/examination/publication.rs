@@ -41,7 +41,7 @@ pub(super) async fn examine(subject: &Subject<'_>) -> (Group, Option<Publication
     }
     if facts.is_some() {
         group.push(match guard::check(subject.session, source).await {
-            Ok(()) => Finding::passed("baseline", "publication and tables are those of the set-up"),
+            Ok(_) => Finding::passed("baseline", "publication and tables are those of the set-up"),
             Err(error) if error.kind() == FaultKind::PublicationChanged => {
                 error_finding("baseline", &error).with_fix("walrelay recover".to_owned())
             }

@@ -169,7 +169,7 @@ pub(super) async fn replication(examination: &Examination, session: &ControlSess
         Finding::fault(CHECK, Fault { kind, message })
     };
     match found {
-        Ok((process, true)) if process == announced => {
+        Ok((process, true)) if process == Some(announced) => {
             Finding::passed(CHECK, "it opens, with no pooler in the way")
         }
         Ok((_, true)) => {

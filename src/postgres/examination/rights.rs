@@ -6,33 +6,43 @@ use super::super::catalog::column;
 use super::super::error::Error;
 use super::super::identifier::{QualifiedTable, quote_identifier};
 use super::super::marks;
-use super::super::own_schema::Use;
 use super::super::purge::Purge;
 use super::{Subject, error_finding, right_missing};
 use crate::fault::FaultKind;
 use crate::finding::{Finding, Group, Outcome};
 
 /// What a feature needs of walrelay's own tables.
-const RELAY: &[Use] = &[
-    table_use("state", "select"),
-    table_use("slots", "select"),
-    table_use("backfills", "select"),
-    table_use("backfill", "select, delete"),
+const RELAY: &[Needed] = &[
+    needed("state", "select"),
+    needed("slots", "select"),
+    needed("backfill", "select"),
 ];
-const DEAD_LETTERS: &[Use] = &[table_use("dead_letters", "select, insert, update, delete")];
-const SKIPS: &[Use] = &[table_use("skips", "select, insert, update")];
+const BACKFILL: &[Needed] = &[
+    needed("backfills", "select"),
+    needed("backfill", "delete, update (is_settled)"),
+];
+const DEAD_LETTERS: &[Needed] = &[needed("dead_letters", "select, insert, update, delete")];
+const SKIPS: &[Needed] = &[needed("skips", "select, insert, update")];
 
-const fn table_use(table: &'static str, privileges: &'static str) -> Use {
-    Use {
-        purpose: "look at the rights",
-        privileges,
-        table,
-    }
+/// Privileges on one of the tables.
+struct Needed {
+    table: &'static str,
+    privileges: &'static str,
 }
 
-/// Rights to walrelay's own tables.
-pub(super) async fn own_tables(subject: &Subject<'_>, group: &mut Group) {
+const fn needed(table: &'static str, privileges: &'static str) -> Needed {
+    Needed { table, privileges }
+}
+
+/// Rights to walrelay's own tables; so many rows are left to be sent before the stream.
+pub(super) async fn own_tables(subject: &Subject<'_>, left: Option<u64>, group: &mut Group) {
     group.push(to_relay(subject).await);
+    let found = feature(subject, "rights to backfill", BACKFILL).await;
+    group.push(if left == Some(0) {
+        optional(found, "no row is left that needs them")
+    } else {
+        found
+    });
     let found = feature(subject, "rights to dead letters", DEAD_LETTERS).await;
     // Who neither stores dead letters nor looks at them need not have the right.
     group.push(if subject.examination.has_dead_letters {
@@ -75,7 +85,7 @@ fn optional(finding: Finding, why: &str) -> Finding {
     Finding::passed(finding.check, found)
 }
 
-async fn feature(subject: &Subject<'_>, check: &'static str, uses: &[Use]) -> Finding {
+async fn feature(subject: &Subject<'_>, check: &'static str, uses: &[Needed]) -> Finding {
     let role = quote_identifier(subject.session.role());
     let mut lacking = Vec::new();
     for needed in uses {
@@ -108,10 +118,12 @@ async fn feature(subject: &Subject<'_>, check: &'static str, uses: &[Use]) -> Fi
     )
 }
 
-/// Whether one of the privileges is missing on a table, named as SQL does.
+/// Whether one of the privileges is missing on a table, named as SQL does. `update (c)` is a right to one column.
 async fn lacks(subject: &Subject<'_>, table: &str, privileges: &str) -> Result<bool, Error> {
     const PURPOSE: &str = "look at the rights";
-    let sql = "select not pg_catalog.bool_and(pg_catalog.has_table_privilege($1::text::regclass, p)) \
+    let sql = "select not pg_catalog.bool_and(case when p like '% (%)' then pg_catalog.has_column_privilege( \
+               $1::text::regclass, pg_catalog.rtrim(pg_catalog.split_part(p, ' (', 2), ')'), \
+               pg_catalog.split_part(p, ' (', 1)) else pg_catalog.has_table_privilege($1::text::regclass, p) end) \
                from unnest(pg_catalog.string_to_array($2, ', ')) p";
     let session = subject.session;
     let row = session

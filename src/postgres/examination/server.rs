@@ -5,7 +5,7 @@ use super::super::control::ControlSession;
 use super::super::error::Error;
 use super::super::preflight::Unfit;
 use super::super::preflight::checks::{
-    check_primary, check_role, check_synchronous, check_version, check_wal_level,
+    check_encoding, check_primary, check_role, check_synchronous, check_version, check_wal_level,
 };
 use super::super::url::SessionAttrs;
 use super::managed::Service;
@@ -22,6 +22,7 @@ pub(super) const CHECKS: &[&str] = &[
     "version",
     "managed service",
     "primary",
+    "encoding",
     "wal_level",
     "replication right",
     "replication session",
@@ -55,6 +56,7 @@ pub(super) async fn examine(
     };
     group.push(managed(session, service));
     group.push(primary(examination, session, &server).await);
+    group.judge("encoding", check_encoding(&server), server.encoding.as_str());
     group.push(match check_wal_level(&server) {
         Ok(()) => Finding::passed("wal_level", "logical"),
         Err(unfit) => {

@@ -6,14 +6,14 @@ use crate::postgres::catalog::{ServerFacts, TableFacts, column};
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::Error;
 use crate::postgres::identifier::QualifiedTable;
-use crate::postgres::own_schema::Use;
 use crate::postgres::preflight::{Source, Unfit};
+use crate::postgres::table_use::Use;
 
-const OWNERS: Use = Use {
-    purpose: "record which slot marks rows",
-    privileges: "select, insert, update, delete",
-    table: "mark_owners",
-};
+const OWNERS: Use = Use::own(
+    "record which slot marks rows",
+    "select, insert, update, delete",
+    &["mark_owners"],
+);
 
 /// Records the slot as the one that marks the rows of its tables, but for those whose rows are kept. Returns the tables
 /// that it took over from a slot that is gone.

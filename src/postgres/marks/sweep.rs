@@ -15,7 +15,7 @@ use crate::postgres::catalog::{column, position};
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::SlotName;
-use crate::postgres::own_schema::Use;
+use crate::postgres::table_use::Use;
 
 /// So many blocks are looked at in one statement: 8 MiB of a table.
 pub const BLOCKS: u64 = 1_024;
@@ -51,11 +51,7 @@ pub struct Swept {
 /// # Errors
 /// The query fails.
 pub async fn horizon(session: &ControlSession, slot: &SlotName) -> Result<Option<Horizon>, Error> {
-    const STATE: Use = Use {
-        purpose: "look how far rows may be swept",
-        privileges: "select",
-        table: "state",
-    };
+    const STATE: Use = Use::own("look how far rows may be swept", "select", &["state"]);
     // The snapshot is older than the end of the log: what it shows committed before that.
     let sql = "select unswept_xid::text::bigint, unswept_since, \
                pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::bigint, \
@@ -136,7 +132,7 @@ pub async fn sweep(
          and t.id::text not in (select event_id from walrelay.dead_letters \
          where slot = $5 and outbox = $6 and event_id is not null) \
          and t.id::text not in (select coalesce(settled_event_id, event_id) from walrelay.skips \
-         where slot = $5 and coalesce(settled_event_id, event_id) is not null)), \
+         where slot = $5 and coalesce(settled_outbox, $6) = $6 and coalesce(settled_event_id, event_id) is not null)), \
          locked as materialized (select t.tableoid as o, t.ctid as c from {table} t \
          where t.ctid = any(array(select c from due)) and (t.tableoid, t.ctid) in (select o, c from due) \
          for {lock} of t skip locked), \

@@ -7,9 +7,9 @@ use crate::postgres::catalog::column;
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::{Error, SqlState};
 use crate::postgres::identifier::{QualifiedTable, quote_identifier};
-use crate::postgres::own_schema::Use;
 use crate::postgres::preflight::Source;
 use crate::postgres::settled::STORE_PRIVILEGES;
+use crate::postgres::table_use::{Grantor, Use};
 
 /// How the rows of one table are marked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +117,7 @@ fn name_grant(error: Error, grant: impl FnOnce() -> String) -> Error {
     }
     Error::GrantMissing {
         step,
+        grantor: Grantor::TableOwner,
         grant: grant(),
         source,
     }
@@ -140,11 +141,7 @@ async fn plan_table(
     table: &QualifiedTable,
     setting: Option<AfterPublish>,
 ) -> Result<TablePlan, Error> {
-    const FACTS: Use = Use {
-        purpose: "look whether rows can be marked",
-        privileges: "select",
-        table: "mark_owners",
-    };
+    const FACTS: Use = Use::own("look whether rows can be marked", "select", &["mark_owners"]);
     let sql = "select pg_catalog.format_type(i.atttypid, i.atttypmod), s.attname is not null, \
                exists (select from pg_catalog.pg_index x where x.indrelid = c.oid and x.indisunique and x.indisvalid \
                and x.indpred is null and x.indnkeyatts = 1 and x.indkey[0] = i.attnum), \

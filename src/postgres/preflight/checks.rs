@@ -14,6 +14,7 @@ use super::Unfit;
 pub(in crate::postgres) fn check_server(server: &ServerFacts) -> Result<(), Unfit> {
     check_version(server)?;
     check_primary(server)?;
+    check_encoding(server)?;
     check_wal_level(server)?;
     check_role(server)
 }
@@ -30,6 +31,16 @@ pub(in crate::postgres) fn check_version(server: &ServerFacts) -> Result<(), Unf
 pub(in crate::postgres) fn check_primary(server: &ServerFacts) -> Result<(), Unfit> {
     if server.in_recovery {
         return Err(Unfit::Standby);
+    }
+    Ok(())
+}
+
+/// A dead letter keeps its row as JSON, which bytes of no encoding would not survive (I4).
+pub(in crate::postgres) fn check_encoding(server: &ServerFacts) -> Result<(), Unfit> {
+    if server.encoding == "SQL_ASCII" {
+        return Err(Unfit::Encoding {
+            database: server.database.clone(),
+        });
     }
     Ok(())
 }

@@ -40,6 +40,7 @@ impl Unfit {
             Self::ServerTooOld { .. }
             | Self::Standby
             | Self::ReadOnly
+            | Self::Encoding { .. }
             | Self::SynchronousStandby { .. }
             | Self::SlotPhysical { .. }
             | Self::SlotPlugin { .. }

@@ -11,6 +11,7 @@ fn server() -> ServerFacts {
         wal_level: "logical".to_owned(),
         in_recovery: false,
         database: "shop".to_owned(),
+        encoding: "UTF8".to_owned(),
         role: "walrelay".to_owned(),
         may_replicate: true,
         synchronous_standby_names: String::new(),
@@ -95,6 +96,11 @@ fn each_unfit_fact_of_the_server_is_a_fault() {
         server_fault(|s| s.version.major = 13),
         Some(FaultKind::DatabaseUnsupported)
     );
+    assert_eq!(
+        server_fault(|s| s.encoding = "SQL_ASCII".to_owned()),
+        Some(FaultKind::DatabaseUnsupported)
+    );
+    assert_eq!(server_fault(|s| s.encoding = "LATIN1".to_owned()), None);
     assert_eq!(
         server_fault(|s| s.in_recovery = true),
         Some(FaultKind::DatabaseStandby)

@@ -14,6 +14,14 @@ pub enum Unfit {
         /// Its version.
         version: ServerVersion,
     },
+    /// The database's texts have no known encoding.
+    #[error(
+        "the database `{database}` has the encoding SQL_ASCII, which lets bytes pass that are no text in any encoding"
+    )]
+    Encoding {
+        /// The database.
+        database: String,
+    },
     /// The server is a standby.
     #[error("the server is a standby (in recovery)")]
     Standby,
@@ -193,7 +201,7 @@ impl Unfit {
     #[must_use]
     pub const fn kind(&self) -> FaultKind {
         match self {
-            Self::ServerTooOld { .. } => FaultKind::DatabaseUnsupported,
+            Self::ServerTooOld { .. } | Self::Encoding { .. } => FaultKind::DatabaseUnsupported,
             Self::Standby | Self::ReadOnly => FaultKind::DatabaseStandby,
             Self::WalLevel { .. } => FaultKind::WalLevel,
             Self::Role { .. } => FaultKind::ReplicationRole,

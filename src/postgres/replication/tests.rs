@@ -13,7 +13,7 @@ const MAX_EVENT_BYTES: usize = 1000;
 fn pair() -> (Replication, UnixStream) {
     let (ours, server) = UnixStream::pair().unwrap();
     let session = Walsender {
-        process_id: None,
+        process_id: 7,
         wire: Wire::new(Stream::Unix(ours)),
         connector: Connector::new("postgres://u@h".parse().unwrap()),
         server_version: ServerVersion { major: 15, minor: 0 },
@@ -22,7 +22,8 @@ fn pair() -> (Replication, UnixStream) {
         system_id: 7,
         timeline: 1,
     };
-    (Replication::new(session, identity, MAX_EVENT_BYTES), server)
+    let replication = Replication::new(session, identity, Lsn::new(100), MAX_EVENT_BYTES);
+    (replication, server)
 }
 
 fn frames(list: &[(u8, &[u8])]) -> Vec<u8> {

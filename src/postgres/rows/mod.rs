@@ -4,20 +4,19 @@
 //! blanks, an `inet` gains `/32`. `concat` calls the type's output function, as pgoutput does, and sessions of ours have
 //! the stream's own settings.
 
-mod grants;
 mod scan;
+mod select;
 
-use tokio_postgres::Row;
+use tokio_postgres::GenericClient;
 use tokio_postgres::types::Oid;
-use walrelay_engine::pgoutput::{TextValue, insert_of, relation_of};
+use walrelay_engine::pgoutput::relation_of;
 
 use super::catalog::column;
-use super::control::ControlSession;
-use super::error::Error;
+use super::control::{ControlSession, bounded};
+use super::error::{Error, Step};
 use super::identifier::{QualifiedTable, quote_identifier};
 use crate::fault::FaultKind;
 
-pub(super) use grants::TableUse;
 pub(super) use scan::TIMESTAMPTZ;
 pub use scan::{Filter, Scan, TableRow};
 
@@ -27,6 +26,8 @@ pub struct TextColumns {
     table: QualifiedTable,
     columns: Vec<TextColumn>,
     relation: Vec<u8>,
+    /// Whether row security hides rows from our role.
+    hides_rows: bool,
     /// The longest text of a column that is read, in bytes.
     limit: u32,
 }
@@ -40,6 +41,8 @@ pub struct TextColumn {
     pub type_oid: Oid,
     /// The type without a length, for casting a text to it.
     pub type_name: String,
+    /// Whether every value takes as many bytes.
+    is_fixed_size: bool,
     /// Whether NULL is refused.
     pub not_null: bool,
 }
@@ -127,48 +130,57 @@ impl TextColumns {
     /// # Errors
     /// [`Unreadable`] where there is no such table, or row security hides rows of it; or a query fails.
     pub async fn read(session: &ControlSession, table: &QualifiedTable, limit: u32) -> Result<Self, Error> {
-        const PURPOSE: &str = "look at the columns of the outbox table";
-        let sql = "select c.oid, pg_catalog.row_security_active(c.oid) \
-                   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
-                   where n.nspname = $1 and c.relname = $2 and c.relkind in ('r', 'p')";
-        let found = session
-            .run(
-                PURPOSE,
-                session.client().query_opt(sql, &[&table.schema, &table.name]),
-            )
-            .await?;
-        let Some(found) = found else {
+        let Some(found) = Self::find(session.client(), table, limit).await? else {
             let table = table.clone();
             return Err(Unreadable::Missing { table }.into());
         };
-        if column(&found, 1, PURPOSE)? {
+        if found.hides_rows {
             let role = quote_identifier(session.role());
             let table = table.clone();
             return Err(Unreadable::RowSecurity { table, role }.into());
         }
+        Ok(found)
+    }
+
+    /// As [`read`](Self::read); none if there is no such table.
+    pub(super) async fn find(
+        client: &impl GenericClient,
+        table: &QualifiedTable,
+        limit: u32,
+    ) -> Result<Option<Self>, Error> {
+        const PURPOSE: &str = "look at the columns of the outbox table";
+        const STEP: Step = Step::Query(PURPOSE);
+        let sql = "select c.oid, pg_catalog.row_security_active(c.oid) \
+                   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
+                   where n.nspname = $1 and c.relname = $2 and c.relkind in ('r', 'p')";
+        let found = bounded(STEP, client.query_opt(sql, &[&table.schema, &table.name])).await?;
+        let Some(found) = found else { return Ok(None) };
         let oid: Oid = column(&found, 0, PURPOSE)?;
-        let sql = "select attname::text, atttypid, pg_catalog.format_type(atttypid, -1), attnotnull \
-                   from pg_catalog.pg_attribute \
-                   where attrelid = $1 and attnum > 0 and not attisdropped and attgenerated = '' order by attnum";
-        let rows = session.run(PURPOSE, session.client().query(sql, &[&oid])).await?;
+        let sql = "select a.attname::text, a.atttypid, pg_catalog.format_type(a.atttypid, -1), t.typlen > 0, \
+                   a.attnotnull from pg_catalog.pg_attribute a join pg_catalog.pg_type t on t.oid = a.atttypid \
+                   where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' \
+                   order by a.attnum";
+        let rows = bounded(STEP, client.query(sql, &[&oid])).await?;
         let columns = rows.iter().map(|row| {
             Ok(TextColumn {
                 name: column(row, 0, PURPOSE)?,
                 type_oid: column(row, 1, PURPOSE)?,
                 type_name: column(row, 2, PURPOSE)?,
-                not_null: column(row, 3, PURPOSE)?,
+                is_fixed_size: column(row, 3, PURPOSE)?,
+                not_null: column(row, 4, PURPOSE)?,
             })
         });
         let columns: Vec<TextColumn> = columns.collect::<Result<_, Error>>()?;
         let names = columns
             .iter()
             .map(|column| (column.name.as_str(), column.type_oid));
-        Ok(Self {
+        Ok(Some(Self {
             relation: relation_of(&table.schema, &table.name, names),
             table: table.clone(),
+            hides_rows: column(&found, 1, PURPOSE)?,
             columns,
             limit,
-        })
+        }))
     }
 
     /// The table.
@@ -183,62 +195,22 @@ impl TextColumns {
         self.columns.iter().find(|column| column.name == name)
     }
 
-    /// The Relation message that the stream would send before the rows; decode it with
-    /// [`pgoutput::Message`](walrelay_engine::pgoutput::Message).
+    /// A column's type as SQL names it, for casting a text to it; one that is not there has none.
+    pub(super) fn type_of(&self, name: &str) -> &str {
+        self.column(name)
+            .map_or("text", |column| column.type_name.as_str())
+    }
+
+    /// Whether row security hides rows from our role.
+    pub(super) const fn hides_rows(&self) -> bool {
+        self.hides_rows
+    }
+
+    /// The Relation message that the stream would send before the rows, for
+    /// [`read_relation`](walrelay_engine::pgoutput::read_relation).
     #[must_use]
     pub fn relation(&self) -> &[u8] {
         &self.relation
-    }
-
-    /// A statement whose rows [`insert`](Self::insert) reads from column `keys.len()` on. `keys` are expressions that
-    /// it yields before, `rest` is what follows the select list, with the table under the alias `t`: from, where, order
-    /// by, and a limit. It ends early, though never before its first row, once the rows have `max_bytes` of text.
-    #[must_use]
-    pub fn select(&self, keys: &[String], rest: &str, max_bytes: u32) -> String {
-        let all = || 0..self.columns.len();
-        let limit = self.limit;
-        let inner_keys = keys.iter().enumerate().map(|(at, key)| format!("{key} as k{at}"));
-        let values = self.columns.iter().enumerate().map(|(at, column)| {
-            let name = quote_identifier(&column.name);
-            format!("{} as c{at}", output_text(&format!("t.{name}")))
-        });
-        // The texts are made once, within; without, those that are too large are left behind.
-        let lengths = all().map(|at| format!("pg_catalog.octet_length(q.c{at}) as l{at}"));
-        let sizes = all().map(|at| format!("case when q.l{at} <= {limit} then q.l{at} else 0 end::bigint"));
-        let outer_keys = (0..keys.len()).map(|at| format!("r.k{at}"));
-        let texts = all().map(|at| format!("case when r.l{at} <= {limit} then r.c{at} end"));
-        format!(
-            "select {}, array[{}]::int[] from (select q.*, \
-             pg_catalog.sum({}) over (rows between unbounded preceding and 1 preceding) as before \
-             from (select q.*, {} from (select {} {rest}) q) q) r where coalesce(r.before, 0) < {max_bytes}",
-            list(outer_keys.chain(texts), ", "),
-            list(all().map(|at| format!("r.l{at}")), ", "),
-            list(sizes, " + "),
-            list(lengths, ", "),
-            list(inner_keys.chain(values), ", "),
-        )
-    }
-
-    /// The Insert message that would bring a row of [`select`](Self::select), whose columns begin at `first`.
-    ///
-    /// # Errors
-    /// The row is not of that statement.
-    pub fn insert(&self, row: &Row, first: usize, purpose: &'static str) -> Result<Vec<u8>, Error> {
-        let lengths: Vec<Option<i32>> = column(row, first + self.columns.len(), purpose)?;
-        let mut values = Vec::with_capacity(self.columns.len());
-        for at in 0..self.columns.len() {
-            let text: Option<&str> = column(row, first + at, purpose)?;
-            let length = lengths.get(at).copied().flatten();
-            values.push(match (text, length) {
-                (Some(text), _) => TextValue::Text(text),
-                (None, None) => TextValue::Null,
-                (None, Some(length)) => TextValue::Oversized {
-                    length: length.unsigned_abs(),
-                    limit: self.limit,
-                },
-            });
-        }
-        Ok(insert_of(values.into_iter()))
     }
 }
 
@@ -246,8 +218,4 @@ impl TextColumns {
 /// be true of a composite value of NULLs.)
 pub(super) fn output_text(value: &str) -> String {
     format!("case when pg_catalog.num_nulls({value}) = 0 then pg_catalog.concat({value}) end")
-}
-
-fn list(parts: impl Iterator<Item = String>, separator: &str) -> String {
-    parts.collect::<Vec<_>>().join(separator)
 }

@@ -6,11 +6,12 @@ use std::time::SystemTime;
 
 use tokio_postgres::types::{Oid, ToSql};
 
-use super::{TableUse, TextColumns, Unreadable, output_text};
+use super::{TextColumns, Unreadable, output_text};
 use crate::postgres::catalog::column;
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::{Error, SqlState};
 use crate::postgres::identifier::quote_identifier;
+use crate::postgres::table_use::Use;
 
 /// Oid of `timestamptz`; fixed in PostgreSQL's `pg_type.dat`.
 pub(in crate::postgres) const TIMESTAMPTZ: Oid = 1184;
@@ -208,13 +209,8 @@ impl Scan {
         statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Error> {
         let table = &self.columns.table;
-        let asked = TableUse {
-            purpose,
-            privileges: "select",
-            table,
-            own: None,
-        };
-        let result = asked.run(session.role(), statement).await;
+        let reading = Use::outbox(purpose, "select", table, &[]);
+        let result = reading.run(session.role(), statement).await;
         result.map_err(|error| {
             let Error::Server { step, source } = error else {
                 return error;
@@ -243,7 +239,7 @@ impl Scan {
         let mut conditions = "t.id is not null".to_owned();
         if !filter.ids.is_empty() {
             parameters.push(Box::new(filter.ids.clone()));
-            let id = self.type_of("id");
+            let id = self.columns.type_of("id");
             conditions.push_str(&format!(" and t.id = any(${}::text[]::{id}[])", parameters.len()));
         }
         let (aggregate_type, aggregate_id) = filter.aggregate.clone().unzip();
@@ -270,13 +266,7 @@ impl Scan {
 
     /// A text parameter as a value of a column's type.
     fn cast(&self, name: &str, parameter: usize) -> String {
-        format!("${parameter}::text::{}", self.type_of(name))
-    }
-
-    fn type_of(&self, name: &str) -> &str {
-        self.columns
-            .column(name)
-            .map_or("text", |column| column.type_name.as_str())
+        format!("${parameter}::text::{}", self.columns.type_of(name))
     }
 }
 

@@ -6,7 +6,7 @@ use walrelay_engine::Lsn;
 
 use crate::postgres::marks::TablePlan;
 use crate::postgres::marks::sweep::{self, BLOCKS, Horizon, Swept};
-use crate::postgres::{ControlSession, Error, SlotName};
+use crate::postgres::{ControlSession, Error, Source, guard};
 
 /// The pause between two steps: the database has other things to do.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -136,15 +136,17 @@ impl Sweep {
 /// Carries out a step.
 pub(super) async fn carry_out(
     session: &ControlSession,
-    slot: &SlotName,
+    source: &Source,
     plans: &[TablePlan],
     step: Step,
 ) -> Result<Done, Error> {
     match step {
         Step::Begin => {
-            let Some(horizon) = sweep::horizon(session, slot).await? else {
+            let Some(horizon) = sweep::horizon(session, &source.slot).await? else {
                 return Ok(Done::Begun(None));
             };
+            // Where something else was published meanwhile, a row of before the horizon may never have come.
+            guard::check(session, source).await?;
             let mut tables = Vec::new();
             for (place, plan) in plans.iter().enumerate().filter(|(_, plan)| plan.is_marked()) {
                 let blocks = sweep::blocks(session, plan).await?;
@@ -159,7 +161,7 @@ pub(super) async fn carry_out(
                 return Ok(Done::Blocks(Swept::default()));
             };
             let blocks = from..from + BLOCKS;
-            sweep::sweep(session, slot, plan, &horizon, blocks)
+            sweep::sweep(session, &source.slot, plan, &horizon, blocks)
                 .await
                 .map(Done::Blocks)
         }

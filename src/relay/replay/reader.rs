@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use walrelay_engine::event::{Mapping, OutboxTable};
-use walrelay_engine::pgoutput;
+use walrelay_engine::pgoutput::read_relation;
 
 use super::{ReplayError, ReplaySettings};
 use crate::postgres::rows::{Scan, TableRow, TextColumns};
@@ -89,9 +89,6 @@ async fn scan(
 }
 
 fn mapping(scan: &Scan, table: &OutboxTable) -> Result<Mapping, ReplayError> {
-    let relation = pgoutput::Message::decode(scan.columns().relation())?;
-    if let pgoutput::Message::Relation(relation) = relation {
-        return Ok(Mapping::bind(&relation, &table.route)?);
-    }
-    Err(ReplayError::Columns)
+    let relation = read_relation(scan.columns().relation())?;
+    Ok(Mapping::bind(&relation, &table.route)?)
 }

@@ -1,12 +1,13 @@
 //! What follows when a connection is made, lost or given up.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use walrelay_engine::flow::{LogIdentity, StreamError};
 
-use super::{FAREWELL, Relay};
+use super::Relay;
 use crate::fault::{Class, Fault, FaultKind};
-use crate::rabbitmq::{BrokerError, Link};
+use crate::relay::broker::NotOpened;
 use crate::relay::faults;
 use crate::relay::session::Opened;
 use crate::relay::status::Role;
@@ -17,10 +18,7 @@ const OTHER_LOG: &str = "the database is another one than before";
 
 impl Relay {
     pub(super) fn session_opened(&mut self, result: Result<Opened, Fault>, now: Instant) {
-        let Opened {
-            session,
-            has_backfill,
-        } = match result {
+        let Opened { session, noted } = match result {
             Ok(opened) => opened,
             Err(fault) => return self.fail_session(fault, now),
         };
@@ -41,18 +39,28 @@ impl Relay {
             system_id: identity.system_id,
             timeline: identity.timeline,
         };
-        if self.flow.session_started(identity, now) {
+        let is_another = noted.first.is_some_and(|first| !self.flow.knows_noted(first));
+        if is_another {
+            self.flow.forget();
+        }
+        if self.flow.session_started(identity, session.flushed(), now) || is_another {
             self.struck.forget_position();
             self.drop_outdated_link(OTHER_LOG, now);
         }
+        // After a fail-over no SQL session may land on the server of before (R15).
+        self.streaming = Arc::new(self.settings.database.at(session.connector()));
         let slot = self.settings.database.source.slot.clone();
         self.watch = Some(Watch::new(session.connector().clone(), slot, now));
-        self.backfill.session_started(&mut self.flow, has_backfill);
+        self.backfill
+            .session_started(&mut self.flow, noted.first.is_some());
+        if noted.is_unmarked {
+            self.marker.rows_are_noted(now);
+        }
         if let Some(settled) = session.settled() {
             if let Some(position) = settled.position {
                 tracing::info!(settled = %position, "events up to there are settled on record");
                 self.flow
-                    .settled_before((position.commit_lsn, position.tx_seq), settled.barrier);
+                    .settled_before((position.commit_lsn, position.tx_seq), settled.barrier, now);
             }
             // What this process has marked itself is no news to it.
             if !settled.is_complete && self.is_first_session() {
@@ -105,28 +113,24 @@ impl Relay {
         self.status.borrow().sessions == 0
     }
 
-    pub(super) fn link_opened(&mut self, result: Result<Link, Fault>, now: Instant) {
-        let link = match result {
-            Ok(link) => link,
-            Err(fault) => {
-                if self.brokers.failed(fault.kind) {
-                    self.note_halt(fault.kind);
-                }
-                return self.link_is_down(fault, now);
+    pub(super) fn link_opened(&mut self, result: Result<(), NotOpened>, now: Instant) {
+        if let Err(NotOpened { fault, needs_person }) = result {
+            if needs_person {
+                self.note_halt(fault.kind);
             }
-        };
-        self.brokers.connected();
-        if !self.broker.is_in_doubt() {
+            return self.link_is_down(fault, now);
+        }
+        let is_in_doubt = self.broker.side.is_in_doubt();
+        if let Some(link) = self.broker.side.up().filter(|_| !is_in_doubt) {
+            let (server_version, frame_max) = (link.server_version().map(str::to_owned), link.frame_max());
             tracing::info!(
-                broker = self.brokers.current().uri.endpoint(),
-                server_version = link.server_version(),
-                frame_max = link.frame_max(),
+                broker = self.broker.current().uri.endpoint(),
+                server_version,
+                frame_max,
                 "broker link up"
             );
         }
-        self.flow.link_up(link.frame_max(), link.max_message_bytes(), now);
         self.struck.link_opened(&self.flow);
-        self.broker.opened(link, now);
         self.status.send_modify(|status| status.links += 1);
     }
 
@@ -139,7 +143,7 @@ impl Relay {
     }
 
     pub(super) fn fail_session(&mut self, fault: Fault, now: Instant) {
-        self.note_halt(fault.kind);
+        self.note_database_halt(fault.kind);
         self.status
             .send_modify(|status| status.database_failures.count(fault.kind));
         if self.database.up().is_some() {
@@ -154,15 +158,6 @@ impl Relay {
         drop(self.database.failed(fault, now));
     }
 
-    pub(super) fn fail_link(&mut self, error: &BrokerError, now: Instant) {
-        let mut fault = self.brokers.current().fault(error);
-        if let Some((reply_code, reply_text)) = faults::refusal(error, self.brokers.current()) {
-            self.flow.link_refused(reply_code, reply_text, now);
-            fault.kind = FaultKind::BrokerClosed;
-        }
-        self.lose_link(fault, now);
-    }
-
     /// Gives up the link since what is in flight on it counts no more.
     pub(super) fn drop_outdated_link(&mut self, why: &str, now: Instant) {
         let fault = Fault {
@@ -174,23 +169,29 @@ impl Relay {
 
     /// Gives up a link for a reason of ours.
     pub(super) fn drop_link(&mut self, fault: Fault, now: Instant) {
-        if self.broker.up().is_some() {
+        if self.broker.side.up().is_some() {
             self.lose_link(fault, now);
         }
     }
 
     pub(super) fn lose_link(&mut self, fault: Fault, now: Instant) {
-        self.note_halt(fault.kind);
+        if self.broker.struck(fault.kind) {
+            self.note_halt(fault.kind);
+        }
         self.link_is_down(fault, now);
     }
 
     fn link_is_down(&mut self, fault: Fault, now: Instant) {
         self.status
             .send_modify(|status| status.broker_failures.count(fault.kind));
-        self.flow.link_lost();
-        if let Some(link) = self.broker.failed(fault, now) {
-            // Nothing waits for this task: it answers the broker's close, or the deadline drops the socket.
-            tokio::spawn(link.dismiss((now + FAREWELL).into()));
+        self.broker.lost(&mut self.flow, fault, now);
+    }
+
+    /// To be called before the side is told: what needs a person is looked at again before the process ends (R8).
+    pub(super) fn note_database_halt(&mut self, kind: FaultKind) {
+        let known = self.database.status().fault.as_ref();
+        if known.is_some_and(|known| known.kind == kind) {
+            self.note_halt(kind);
         }
     }
 

@@ -59,8 +59,8 @@ impl Relay {
             self.database.proved();
             self.struck.forget_position();
         }
-        if self.broker.is_in_doubt()
-            && (self.broker.has_lasted(now) || self.flow.counters().confirmed > self.struck.confirmed)
+        if self.broker.side.is_in_doubt()
+            && (self.broker.side.has_lasted(now) || self.flow.counters().confirmed > self.struck.confirmed)
         {
             self.broker.proved();
         }

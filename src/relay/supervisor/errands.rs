@@ -8,12 +8,12 @@ use walrelay_engine::key::EventKey;
 use walrelay_engine::window::{Failure, Seq};
 
 use super::{Relay, retries};
-use crate::fault::Fault;
+use crate::fault::{Fault, FaultKind};
 use crate::postgres::dead_letters::{Columns, NewDeadLetter, Reason};
 use crate::postgres::skips::Skip;
 use crate::postgres::{EventPosition, QualifiedTable};
 use crate::relay::backfill::Request;
-use crate::relay::errands::{Counted, Done, Errand, LoadedRetry, Pending};
+use crate::relay::errands::{Counted, Done, Ended, Errand, ErrandKind, LoadedRetry, Pending};
 use crate::relay::faults;
 
 /// How often a held event is looked after. A skip need not be quicker, and the database is asked for nothing else.
@@ -50,8 +50,8 @@ pub(super) struct Care {
     hold: Option<(EventKey, Lsn)>,
     /// A skip that has settled its event and is not yet on record.
     unrecorded: Option<(Skip, EventKey)>,
-    /// An errand failed, and has not succeeded since.
-    failing: bool,
+    /// The errand that failed last in this session and has not succeeded since.
+    failing: Option<ErrandKind>,
     /// How many dead letters are pending, and when they were counted, in this session.
     pending: Option<(u64, Instant)>,
 }
@@ -63,14 +63,28 @@ impl Care {
             guard_at: now + settings.guard_interval,
             hold: None,
             unrecorded: None,
-            failing: false,
+            failing: None,
             pending: None,
         }
     }
 
-    /// Another process may store dead letters until the next session.
+    /// Another process may store dead letters until the next session, and another server's errands may not fail.
     pub(super) const fn stream_lost(&mut self) {
         self.pending = None;
+        self.failing = None;
+    }
+
+    /// An errand has failed in the current session. The guard looks again soon, not only when its turn comes.
+    fn failed(&mut self, kind: ErrandKind, now: Instant) {
+        if kind == ErrandKind::Guard {
+            self.guard_at = now;
+        }
+        self.failing = Some(kind);
+    }
+
+    /// An errand has succeeded. Returns whether a fault is over with it.
+    fn succeeded(&mut self, kind: ErrandKind) -> bool {
+        self.failing.take_if(|failing| *failing == kind).is_some()
     }
 
     /// Whether a skip has settled its event and is not yet on record.
@@ -95,42 +109,51 @@ impl Care {
 impl Relay {
     /// Starts the next errand, if one is due and none runs.
     pub(super) fn start_errand(&mut self, now: Instant) {
+        let stops = self.stop_by.is_some();
+        self.backfill.plan_strike(&mut self.flow, stops, now);
         if !self.errands.is_free(now) {
             return;
         }
         let Some(session) = self.database.up() else { return };
         let process_id = session.process_id();
-        // After a fail-over no errand may land on the server of before (R15).
-        let connector = session.connector().clone();
-        // What fails may fail because of one row: the others go past it.
-        let batch = if self.care.failing { 1 } else { BATCH };
+        // What fails may fail because of one row: those before it are not kept back.
+        let batch = if self.care.failing.is_some() { 1 } else { BATCH };
         let errand = if let Some((skip, key)) = self.care.unrecorded.clone() {
             Errand::RecordSkip { skip, key }
         } else if let (Some(held), true) = (self.flow.held(), now >= self.care.look_at) {
             self.care.look_at = now + LOOK_INTERVAL;
             Errand::LookAfter {
                 key: held.key,
+                table: self.flow.held_table().unwrap_or_default(),
                 event_id: held.message_id.map(str::to_owned),
                 count: self.settings.flow.keep_rows,
             }
         } else if now >= self.care.guard_at {
             self.care.guard_at = now + self.settings.care.guard_interval;
             Errand::Guard
-        } else if let Some(process_id) = process_id
-            && let Some(errand) = self.dead_letter_errand(batch, process_id, now)
-        {
+        } else if let Some(errand) = self.dead_letter_errand(batch, process_id, now) {
             errand
-        } else if let (Some(request), Some(process_id)) = (self.backfill_request(), process_id) {
+        } else if let Some(request) = self.backfill_request(now) {
             Errand::Backfill {
                 request,
                 process_id,
                 max_event_bytes: self.settings.database.start.max_event_bytes,
             }
+        } else if self.failed_for_nothing() {
+            self.care.failing = Some(ErrandKind::Guard);
+            Errand::Guard
         } else {
             return;
         };
-        let settings = self.settings.database.at(&connector);
-        self.errands.start(&settings, errand);
+        self.errands.start(&self.streaming, errand);
+    }
+
+    /// Whether what failed is no longer wanted, if nothing else is: then the guard tells whether the fault is over.
+    fn failed_for_nothing(&self) -> bool {
+        match self.care.failing {
+            Some(ErrandKind::LookAfter) => self.flow.held().is_none(),
+            failing => failing.is_some(),
+        }
     }
 
     /// What is to be done about dead letters and retries.
@@ -192,15 +215,15 @@ impl Relay {
     }
 
     /// When an errand is due, as far as that is known.
-    pub(super) fn errand_deadline(&mut self) -> Option<Instant> {
-        let has_process_id = self.database.up()?.process_id().is_some();
+    pub(super) fn errand_deadline(&mut self, now: Instant) -> Option<Instant> {
+        self.database.up()?;
         let free_at = self.errands.deadline()?;
         let has_dead_letters = self.flow.set_aside_count() > 0
             || self.flow.has_retries_over()
             || self.flow.retry_room().is_some();
-        let has_backfill = self.backfill_request().is_some();
+        let has_backfill = self.backfill_request(now).is_some();
         let is_wanted =
-            self.care.unrecorded.is_some() || (has_process_id && (has_dead_letters || has_backfill));
+            self.care.unrecorded.is_some() || self.failed_for_nothing() || has_dead_letters || has_backfill;
         let wanted = if is_wanted {
             free_at
         } else if self.flow.held().is_some() {
@@ -208,18 +231,33 @@ impl Relay {
         } else {
             self.care.guard_at
         };
-        Some(wanted.max(free_at))
+        let strike = self.backfill.deadline();
+        Some(strike.map_or(wanted, |strike| wanted.min(strike)).max(free_at))
     }
 
     /// Takes in what came of an errand.
-    pub(super) fn errand_done(&mut self, result: Result<Done, Fault>, now: Instant) {
-        let done = match result {
-            Ok(done) => done,
-            Err(fault) => return self.errand_failed(fault, now),
-        };
-        if std::mem::take(&mut self.care.failing) {
-            self.database.set_fault(None);
+    pub(super) fn errand_ended(&mut self, ended: Ended, now: Instant) {
+        let Ended {
+            kind,
+            result,
+            is_outdated,
+        } = ended;
+        match result {
+            Ok(done) => {
+                // An outdated one cannot be meant: what failed is forgotten with its session.
+                if self.care.succeeded(kind) && !self.database.is_in_doubt() {
+                    self.database.set_fault(None);
+                }
+                self.errand_done(done, now);
+            }
+            Err(fault) if is_outdated => {
+                tracing::debug!(error = fault.message, "errand of a session that is lost failed");
+            }
+            Err(fault) => self.errand_failed(kind, fault, now),
         }
+    }
+
+    fn errand_done(&mut self, done: Done, now: Instant) {
         match done {
             Done::Stored { seqs, end, pending } => {
                 self.tell_stored(&seqs, pending.count);
@@ -232,13 +270,15 @@ impl Relay {
                 key,
                 skip,
                 flushed,
+                safe_bytes,
                 pending,
             } => {
                 // With as many as are allowed, events are held: a person who settles some makes room for them (R10).
                 if let Some(pending) = pending {
                     self.count_dead_letters(pending, now);
                 }
-                self.looked_after(key, skip, flushed, now);
+                self.looked_after(key, skip, now);
+                self.end_long_hold(key, flushed, safe_bytes, now);
             }
             Done::Recorded => self.care.unrecorded = None,
             Done::RetriesLoaded(loaded) => {
@@ -264,42 +304,63 @@ impl Relay {
                 self.count_dead_letters(pending, now);
             }
             Done::Backfill(answer) => {
+                if answer.request.are_unmarked {
+                    self.marker.rows_are_noted(now);
+                }
                 if let Err(fault) = self.backfill.answered(&mut self.flow, *answer, now) {
                     self.fail_session(fault, now);
                 }
             }
-            Done::Guarded(sample) => self.status.send_modify(|status| status.slot_sample = sample),
+            Done::Guarded(sample, are_due) => {
+                self.status.send_modify(|status| status.slot_sample = sample);
+                if are_due && !self.flow.is_backfilling() {
+                    let message = "rows were noted that go out before the stream".to_owned();
+                    let kind = FaultKind::RowsNoted;
+                    self.fail_session(Fault { kind, message }, now);
+                }
+            }
         }
     }
 
-    fn backfill_request(&self) -> Option<Request> {
-        self.backfill.request(&self.flow, self.stop_by.is_some())
+    fn backfill_request(&self, now: Instant) -> Option<Request> {
+        self.backfill.request(&self.flow, self.stop_by.is_some(), now)
     }
 
-    fn errand_failed(&mut self, fault: Fault, now: Instant) {
+    fn errand_failed(&mut self, kind: ErrandKind, fault: Fault, now: Instant) {
         if faults::stops_the_stream(fault.kind) {
             return self.fail_session(fault, now);
         }
+        self.care.failed(kind, now);
         // What cannot be stored or looked up holds delivery up: it is said like any other fault.
-        self.care.failing = true;
-        self.database.set_fault(Some(fault));
+        if !self.database.is_in_doubt() {
+            self.note_database_halt(fault.kind);
+            self.database.set_fault(Some(fault));
+        }
     }
 
-    fn looked_after(&mut self, key: EventKey, skip: Option<Skip>, flushed: Lsn, now: Instant) {
+    fn looked_after(&mut self, key: EventKey, skip: Option<Skip>, now: Instant) {
         if self.flow.held().is_none_or(|held| held.key != key) {
             return;
         }
-        if let Some(skip) = skip {
-            if self.flow.skip_held(now) {
-                tracing::warn!(
-                    commit_lsn = %key.transaction.commit_lsn,
-                    tx_seq = key.tx_seq,
-                    reason = skip.reason,
-                    requested_by = skip.requested_by,
-                    "held event skipped"
-                );
-                self.care.unrecorded = Some((skip, key));
-            }
+        if let Some(skip) = skip
+            && self.flow.skip_held(now)
+        {
+            tracing::warn!(
+                commit_lsn = %key.transaction.commit_lsn,
+                tx_seq = key.tx_seq,
+                reason = skip.reason,
+                requested_by = skip.requested_by,
+                "held event skipped"
+            );
+            self.care.unrecorded = Some((skip, key));
+            // Before any answer of the broker's queues a mark, with a prefix that covers the skip (R19).
+            self.flow.hold_prefix(true);
+        }
+    }
+
+    /// The event that is held becomes a dead letter where that has cost too much WAL, or the slot would soon be lost (R10).
+    fn end_long_hold(&mut self, key: EventKey, flushed: Lsn, safe_bytes: Option<i64>, now: Instant) {
+        if self.flow.held().is_none_or(|held| held.key != key) {
             return;
         }
         let began = match self.care.hold {
@@ -310,18 +371,15 @@ impl Relay {
             }
         };
         let written = flushed.bytes_since(began);
-        if self
-            .settings
-            .care
-            .hold_max_wal
-            .is_some_and(|limit| written > limit)
-            && self.flow.set_held_aside(now)
+        let limit = self.settings.care.hold_max_wal;
+        if limit.is_some_and(|limit| is_too_long(limit, written, safe_bytes)) && self.flow.set_held_aside(now)
         {
             tracing::warn!(
                 commit_lsn = %key.transaction.commit_lsn,
                 tx_seq = key.tx_seq,
                 written,
-                "held event becomes a dead letter: too much WAL was written meanwhile"
+                safe_bytes,
+                "held event becomes a dead letter: too much WAL was written, or too little more may be"
             );
         }
     }
@@ -358,6 +416,12 @@ impl Relay {
     }
 }
 
+/// Whether a hold has cost more than `limit` bytes of WAL, or less than a tenth of that is left before the slot is lost.
+fn is_too_long(limit: u64, written: u64, safe_bytes: Option<i64>) -> bool {
+    let is_low = |left: i64| u64::try_from(left).unwrap_or_default() < limit / 10;
+    written > limit || safe_bytes.is_some_and(is_low)
+}
+
 fn dead_letter(aside: &SetAside<'_>) -> NewDeadLetter {
     let event = &aside.event;
     NewDeadLetter {
@@ -382,5 +446,67 @@ pub(super) const fn reason(failure: &Failure) -> Reason {
         Failure::Unanswered => Reason::Unanswered,
         Failure::Refused { .. } => Reason::Refused,
         Failure::Invalid { .. } => Reason::Invalid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn care(now: Instant) -> Care {
+        let settings = CareSettings {
+            hold_max_wal: None,
+            dead_letters_max: 10,
+            guard_interval: Duration::from_secs(60),
+        };
+        Care::new(now, &settings)
+    }
+
+    #[test]
+    fn r10_a_hold_ends_by_what_was_written_or_by_what_may_be() {
+        for (written, safe_bytes, is_over) in [
+            (1_000, None, false),
+            (1_001, None, true),
+            (0, Some(100), false),
+            (0, Some(99), true),
+            (0, Some(-1), true),
+        ] {
+            assert_eq!(
+                is_too_long(1_000, written, safe_bytes),
+                is_over,
+                "{written} {safe_bytes:?}"
+            );
+        }
+    }
+
+    /// Or readiness would stay red until its next turn.
+    #[test]
+    fn a_failed_guard_is_due_again_and_ends_the_fault() {
+        let now = Instant::now();
+        let mut care = care(now);
+        care.failed(ErrandKind::Guard, now);
+        assert!(care.guard_at <= now);
+        assert!(care.succeeded(ErrandKind::Guard));
+        assert!(!care.succeeded(ErrandKind::Guard), "once");
+    }
+
+    /// Or readiness would flap while dead letters cannot be stored.
+    #[test]
+    fn a_fault_is_over_when_what_failed_succeeds() {
+        let now = Instant::now();
+        let mut care = care(now);
+        care.failed(ErrandKind::Store, now);
+        assert!(care.guard_at > now);
+        assert!(!care.succeeded(ErrandKind::Guard));
+        assert!(care.succeeded(ErrandKind::Store));
+    }
+
+    #[test]
+    fn a_fault_does_not_outlive_its_session() {
+        let now = Instant::now();
+        let mut care = care(now);
+        care.failed(ErrandKind::Store, now);
+        care.stream_lost();
+        assert!(!care.succeeded(ErrandKind::Store));
     }
 }

@@ -22,7 +22,7 @@ impl Relay {
         };
         self.role_unknown = true;
         // Tries that are under way go too: what they bring may be as old.
-        if !self.broker.is_idle() {
+        if !self.broker.side.is_idle() {
             self.lose_link(fault.clone(), now);
         }
         if !self.database.is_idle() {

@@ -2,8 +2,9 @@
 
 use super::rig::*;
 use crate::Lsn;
-use crate::flow::{BackfillTable, BackfilledRow, Intake, Unbound};
+use crate::flow::{BackfillTable, Intake, Unbound};
 use crate::key::{EventKey, TransactionKey};
+use crate::pgoutput::{TextValue, insert_of, relation_of};
 use crate::policy::Policy;
 use crate::timestamp::PgTimestamp;
 
@@ -11,22 +12,24 @@ use crate::timestamp::PgTimestamp;
 const POSITION: u64 = 99;
 
 fn table(rig: &mut Rig, name: &str) -> Result<BackfillTable, Unbound> {
-    let columns = COLUMNS.map(|(name, type_oid)| (name.to_owned(), type_oid));
-    rig.flow.backfill_table("public", name, &columns)
+    rig.flow
+        .backfill_table(&relation_of("public", name, COLUMNS.into_iter()))
 }
 
-fn row(number: u64, aggregate: &str, payload: &str) -> BackfilledRow {
-    let transaction = TransactionKey::backfill(Lsn::new(POSITION), PgTimestamp::new(5));
-    let mut row = BackfilledRow::new(EventKey {
-        transaction,
+/// The key of a row that was noted then.
+fn key(number: u64, copied_at: i64) -> EventKey {
+    EventKey {
+        transaction: TransactionKey::backfill(Lsn::new(POSITION), PgTimestamp::new(copied_at)),
         tx_seq: number,
-    });
-    let id = format!("row {number}");
-    for value in [id.as_str(), "order", aggregate, "created", payload] {
-        row.push(Some(value));
     }
-    row.push(None);
-    row
+}
+
+/// A row with this aggregate and payload, which is not marked.
+fn row(number: u64, aggregate: &str, payload: TextValue<'_>) -> Vec<u8> {
+    let id = format!("row {number}");
+    let values = [id.as_str(), "order", aggregate, "created"].map(TextValue::Text);
+    let values: Vec<_> = values.into_iter().chain([payload, TextValue::Null]).collect();
+    insert_of(values.into_iter())
 }
 
 impl Rig {
@@ -38,12 +41,15 @@ impl Rig {
     }
 
     fn backfill(&mut self, number: u64) -> Intake {
-        self.backfill_row(&row(number, "42", "{}"))
+        self.backfill_row(number, "42", TextValue::Text("{}"))
     }
 
-    fn backfill_row(&mut self, row: &BackfilledRow) -> Intake {
+    fn backfill_row(&mut self, number: u64, aggregate: &str, payload: TextValue<'_>) -> Intake {
         let table = table(self, "outbox_events").unwrap();
-        self.flow.handle_backfilled(&table, row, self.now)
+        let insert = row(number, aggregate, payload);
+        self.flow
+            .handle_backfilled(&table, key(number, 5), &insert, self.now)
+            .unwrap()
     }
 }
 
@@ -93,7 +99,7 @@ fn only_a_settled_prefix_of_the_rows_is_told_as_settled() {
     for number in [3, 5, 8] {
         assert_eq!(rig.backfill(number), Intake::Taken);
     }
-    rig.flow.pass_backfilled(9);
+    rig.flow.pass_backfilled(key(9, 5));
     assert_eq!((rig.flow.backfill_through(), rig.flow.backfill_settled()), (9, 2));
     rig.publish();
     rig.ack(2);
@@ -116,6 +122,23 @@ fn the_window_bounds_the_backfill_too() {
 }
 
 #[test]
+fn a_row_that_waits_for_bytes_is_encoded_once_more_when_there_is_room() {
+    let mut rig = Rig::backfilling(config(10, 1_000));
+    let text = "x".repeat(500);
+    let large = TextValue::Text(&text);
+    assert_eq!(rig.backfill_row(1, "42", large), Intake::Taken);
+    for _ in 0..5 {
+        assert_eq!(rig.backfill_row(2, "42", large), Intake::NoRoom);
+    }
+    assert_eq!(rig.flow.scratch.prepared, 2);
+    rig.publish();
+    rig.ack_all();
+    assert_eq!(rig.backfill_row(2, "42", large), Intake::Taken);
+    assert_eq!(rig.flow.scratch.prepared, 3);
+    assert_eq!(rig.backfill(3), Intake::Taken, "a small one behind it");
+}
+
+#[test]
 fn what_is_out_is_not_backfilled_again_by_the_next_session() {
     let mut rig = Rig::backfilling(config(10, 100_000));
     assert_eq!(rig.backfill(1), Intake::Taken);
@@ -127,8 +150,49 @@ fn what_is_out_is_not_backfilled_again_by_the_next_session() {
     rig.ack(1);
     assert_eq!(rig.flow.backfill_settled(), 1);
     // Another log: all of it comes again.
-    assert!(rig.flow.session_started(identity(2), rig.now));
+    assert!(rig.start_session(2));
     assert_eq!(rig.flow.backfill_through(), 0);
+}
+
+/// R2 and R22: numbers start over where the server was set back, so none of the rows is taken for one that was sent.
+#[test]
+fn the_rows_of_a_server_that_was_set_back_are_sent_whatever_their_numbers() {
+    let mut rig = Rig::backfilling(config(10, 100_000));
+    rig.start_session_flushed(1, 1000);
+    rig.flow.backfill_begins();
+    for number in [1, 2] {
+        assert_eq!(rig.backfill(number), Intake::Taken);
+    }
+    rig.publish();
+    rig.ack_all();
+    rig.flow.session_lost();
+    assert!(
+        rig.start_session_flushed(1, 999),
+        "nothing was received, but so much was flushed"
+    );
+    assert_eq!((rig.flow.backfill_through(), rig.flow.backfill_settled()), (0, 0));
+}
+
+/// R22: the same where the schema alone was made anew.
+#[test]
+fn a_row_noted_by_another_copy_than_its_number_says_is_told() {
+    let mut rig = Rig::backfilling(config(10, 100_000));
+    assert!(rig.flow.knows_noted(key(1, 5)), "nothing was sent");
+    assert_eq!(rig.backfill(2), Intake::Taken);
+    rig.flow.pass_backfilled(key(3, 6));
+    rig.flow.pass_backfilled(key(5, 6));
+    for (noted, is_known) in [
+        (key(2, 5), true),
+        (key(2, 6), false),
+        (key(3, 6), true),
+        (key(3, 5), false),
+        (key(5, 7), false),
+        (key(6, 7), true),
+    ] {
+        assert_eq!(rig.flow.knows_noted(noted), is_known, "{noted:?}");
+    }
+    rig.flow.forget();
+    assert!(rig.flow.knows_noted(key(2, 7)));
 }
 
 /// Or rows before it, which were out and are forgotten, would count as settled.
@@ -138,7 +202,7 @@ fn no_row_is_passed_over_between_two_sessions() {
     assert_eq!(rig.backfill(1), Intake::Taken);
     rig.flow.session_lost();
     rig.flow.forget();
-    rig.flow.pass_backfilled(2);
+    rig.flow.pass_backfilled(key(2, 5));
     assert_eq!((rig.flow.backfill_through(), rig.flow.backfill_settled()), (0, 0));
 }
 
@@ -177,7 +241,7 @@ fn r8_a_backfilled_event_is_held_and_tried_again_as_any_other() {
 #[test]
 fn a_backfilled_event_becomes_a_dead_letter_by_policy() {
     let mut rig = Rig::backfilling(config_with(Policy::DeadLetter));
-    assert_eq!(rig.backfill_row(&row(1, "42", "")), Intake::Taken);
+    assert_eq!(rig.backfill_row(1, "42", TextValue::Text("")), Intake::Taken);
     assert_eq!(rig.set_aside(), Some(sent(1)));
     assert_eq!(rig.flow.backfill_settled(), 0);
     rig.store(300);
@@ -198,7 +262,10 @@ fn r14_strict_order_holds_within_the_backfill() {
     };
     let mut rig = Rig::backfilling(strict);
     for (number, aggregate) in [(1, "a"), (2, "a"), (3, "b")] {
-        assert_eq!(rig.backfill_row(&row(number, aggregate, "{}")), Intake::Taken);
+        assert_eq!(
+            rig.backfill_row(number, aggregate, TextValue::Text("{}")),
+            Intake::Taken
+        );
     }
     assert_eq!(rig.publish(), [sent(1), sent(3)]);
     rig.ack(1);
@@ -217,13 +284,11 @@ fn a_row_of_another_table_is_refused() {
 #[test]
 fn an_oversized_column_that_is_needed_makes_the_row_invalid() {
     let mut rig = Rig::backfilling(config(10, 100_000));
-    let mut large = BackfilledRow::new(row(1, "42", "{}").key);
-    for value in ["1", "order", "42", "created"] {
-        large.push(Some(value));
-    }
-    large.push_oversized(50, 40);
-    large.push(None);
-    assert_eq!(rig.backfill_row(&large), Intake::Taken);
+    let large = TextValue::Oversized {
+        length: 50,
+        limit: 40,
+    };
+    assert_eq!(rig.backfill_row(1, "42", large), Intake::Taken);
     assert_eq!(rig.held(), Some(sent(1)));
 }
 

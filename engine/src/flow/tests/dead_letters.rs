@@ -159,6 +159,20 @@ fn a_dead_letter_of_another_log_settles_nothing() {
     assert_eq!(rig.durable(), 100 + COMMIT_SIZE);
 }
 
+/// R2: what stored it is gone from a server whose log ends before. It comes again, and nothing waits for that end.
+#[test]
+fn a_dead_letter_of_a_server_that_was_set_back_is_forgotten_with_its_end() {
+    let mut rig = with_one_set_aside();
+    rig.store(500);
+    rig.flow.session_lost();
+    assert!(rig.start_session_flushed(1, 499));
+    rig.link_up();
+    rig.transaction(100, 1);
+    assert_eq!(rig.publish(), [(100, 0)]);
+    rig.ack_all();
+    assert_eq!(rig.durable(), 100 + COMMIT_SIZE);
+}
+
 #[test]
 fn what_is_set_aside_is_not_sent_again_after_a_lost_link() {
     let mut rig = started();

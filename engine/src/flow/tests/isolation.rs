@@ -134,6 +134,31 @@ fn a_refused_event_that_is_held_is_probed_with_pauses_until_the_broker_takes_it(
     assert_eq!(rig.publish().len(), 3, "pipelined again");
 }
 
+/// R8: what an operator must put right is not the event's fault, though the event named the exchange.
+#[test]
+fn an_event_whose_exchange_is_missing_or_forbidden_is_held_whatever_the_policy() {
+    for (policy, reply_code) in [(Policy::Discard, 403), (Policy::DeadLetter, 404)] {
+        let mut rig = Rig::started(config_with(policy));
+        rig.transaction(100, 3);
+        assert_eq!(rig.publish().len(), 3);
+        for _ in 0..2 {
+            rig.refuse_with(reply_code, "ACCESS_REFUSED or NOT_FOUND");
+            rig.pass(SECOND * 300);
+            assert_eq!(rig.publish(), [(100, 0)]);
+        }
+        assert_eq!(rig.held(), Some((100, 0)));
+        rig.flow.set_dead_letters_full(false);
+        assert_eq!((rig.discarded(), rig.set_aside()), (vec![], None));
+        rig.ack_all();
+        assert_eq!(rig.held(), None);
+        for position in [(100, 1), (100, 2)] {
+            assert_eq!(rig.publish(), [position]);
+            rig.ack_all();
+        }
+        assert_eq!(rig.durable(), 100 + COMMIT_SIZE);
+    }
+}
+
 /// R9.
 #[test]
 fn a_refused_event_that_is_held_may_be_skipped() {

@@ -1,11 +1,16 @@
 //! Marks and the settled prefix within the flow (R18 to R21).
 
-use super::rig::{COMMIT_SIZE, OutboxRow, Position, Rig, SECOND, begin, commit, config, config_with};
+use super::rig::{
+    COLUMNS, COMMIT_SIZE, OutboxRow, Position, Rig, SECOND, begin, commit, config, config_with,
+};
 use crate::Lsn;
 use crate::event::AfterPublish;
-use crate::flow::{FlowConfig, Marker};
+use crate::flow::{FlowConfig, Intake, Marker};
+use crate::key::{EventKey, TransactionKey};
 use crate::marks::{MarkBatch, Marked};
+use crate::pgoutput::{TextValue, insert_of, relation_of};
 use crate::policy::Policy;
+use crate::timestamp::PgTimestamp;
 
 fn marking(config: FlowConfig) -> FlowConfig {
     let mut config = config;
@@ -88,7 +93,7 @@ fn discarded_events_are_marked_and_skipped_and_set_aside_ones_are_not() {
 #[test]
 fn the_stream_is_passed_over_up_to_the_stored_prefix() {
     let mut rig = Rig::small();
-    rig.flow.settled_before((Lsn::new(200), 1), Lsn::INVALID);
+    rig.flow.settled_before((Lsn::new(200), 1), Lsn::INVALID, rig.now);
     rig.transaction(100, 2);
     rig.transaction(200, 4);
     assert_eq!(rig.publish(), [(200, 2), (200, 3)]);
@@ -98,11 +103,60 @@ fn the_stream_is_passed_over_up_to_the_stored_prefix() {
     assert_eq!(rig.flow.counters().recognised, 4);
 }
 
+/// R19: another process streamed meanwhile, and settled what is held, set aside or waits here.
+#[test]
+fn what_another_process_has_settled_is_neither_held_nor_sent_nor_stored() {
+    for policy in [Policy::Hold, Policy::DeadLetter] {
+        let mut rig = Rig::started(config_with(policy));
+        rig.transaction(100, 3);
+        rig.publish_one();
+        rig.publish_one();
+        rig.return_and_ack((100, 0), 1);
+        rig.flow.session_lost();
+        rig.start_session(1);
+        rig.flow.settled_before((Lsn::new(100), 2), Lsn::INVALID, rig.now);
+        assert_eq!((rig.held(), rig.set_aside()), (None, None), "{policy:?}");
+        assert_eq!(rig.flow.in_flight(), 1, "the one that is out");
+        rig.pass(SECOND * 600);
+        assert_eq!(rig.publish(), []);
+        rig.ack(2);
+        rig.transaction(100, 3);
+        rig.transaction(200, 1);
+        assert_eq!(
+            (rig.publish(), rig.durable()),
+            (vec![(200, 0)], 100 + COMMIT_SIZE)
+        );
+    }
+}
+
+/// R19, R22: what the stream does not bring is not on record, though it stands before it.
+#[test]
+fn a_held_row_that_the_stream_does_not_bring_stays_held_whatever_is_on_record() {
+    let mut rig = Rig::small();
+    rig.flow.backfill_begins();
+    let key = EventKey {
+        transaction: TransactionKey::backfill(Lsn::new(99), PgTimestamp::new(5)),
+        tx_seq: 1,
+    };
+    let relation = relation_of("public", "outbox_events", COLUMNS.into_iter());
+    let table = rig.flow.backfill_table(&relation).unwrap();
+    let values = ["row", "order", "42", "created", ""].map(TextValue::Text);
+    let values: Vec<_> = values.into_iter().chain([TextValue::Null]).collect();
+    let insert = insert_of(values.into_iter());
+    let taken = rig.flow.handle_backfilled(&table, key, &insert, rig.now);
+    assert_eq!(taken.unwrap(), Intake::Taken);
+    rig.flow.session_lost();
+    rig.start_session(1);
+    rig.flow.settled_before((Lsn::new(100), 2), Lsn::INVALID, rig.now);
+    assert_eq!(rig.held(), Some((99, 1)));
+}
+
 /// R19, R15: the barrier of a dead letter outlives the process that stored it.
 #[test]
 fn a_prefix_that_counts_on_a_dead_letter_waits_for_its_commit() {
     let mut rig = Rig::small();
-    rig.flow.settled_before((Lsn::new(100), 1), Lsn::new(500));
+    rig.flow
+        .settled_before((Lsn::new(100), 1), Lsn::new(500), rig.now);
     rig.transaction(100, 2);
     rig.keepalive(499, false);
     assert_eq!(rig.durable(), 0);

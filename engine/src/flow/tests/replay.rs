@@ -6,7 +6,7 @@ use super::rig::{CONFIRM_TIMEOUT, FRAME_MAX, Position, SECOND, config, read_mess
 use crate::Lsn;
 use crate::event::{InvalidRow, Mapping};
 use crate::flow::{Replay, ReplayConfig, Replayed};
-use crate::pgoutput::{Message, TextValue, insert_of, relation_of};
+use crate::pgoutput::{TextValue, insert_of, read_insert, read_relation, relation_of};
 use crate::window::{Failure, WindowLimits};
 
 const COLUMNS: [(&str, u32); 5] = [
@@ -27,9 +27,7 @@ impl Rig {
     #[expect(clippy::disallowed_methods, reason = "an origin for the test's own time")]
     fn new(max_rate: Option<u32>) -> Self {
         let relation = relation_of("public", "outbox_events", COLUMNS.into_iter());
-        let Ok(Message::Relation(relation)) = Message::decode(&relation) else {
-            panic!("no Relation")
-        };
+        let relation = read_relation(&relation).unwrap();
         let config = config(1, 1);
         let replay = ReplayConfig {
             limits: WindowLimits {
@@ -57,9 +55,7 @@ impl Rig {
     fn admit(&mut self, id: &str, payload: &str) {
         let row = [id, "order", "42", "created", payload].map(TextValue::Text);
         let insert = insert_of(row.into_iter());
-        let Ok(Message::Insert(insert)) = Message::decode(&insert) else {
-            panic!("no Insert")
-        };
+        let insert = read_insert(&insert).unwrap();
         self.replay.admit(&self.mapping, &insert.new, id, 1_700_000_000);
     }
 

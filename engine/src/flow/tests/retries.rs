@@ -55,9 +55,11 @@ pub(super) fn stored_at((commit_lsn, tx_seq): Position, id: &str, payload: &str)
         schema: "public".to_owned(),
         table: "outbox_events".to_owned(),
         payload_type: Some(JSON_OID),
-        columns: columns
-            .map(|(name, value)| (name.to_owned(), value.map(str::to_owned)))
-            .to_vec(),
+        columns: Some(
+            columns
+                .map(|(name, value)| (name.to_owned(), value.map(str::to_owned)))
+                .to_vec(),
+        ),
     }
 }
 
@@ -231,11 +233,14 @@ fn a_retry_that_fails_in_whatever_way_is_recorded_and_nothing_is_held() {
 fn a_stored_row_that_cannot_become_a_message_fails_its_retry() {
     let column = |name: &str, value: Option<&str>| {
         let mut event = stored("a");
-        event.columns.retain(|(column, _)| column != name);
+        let columns = event.columns.as_mut().unwrap();
+        columns.retain(|(column, _)| column != name);
+        columns.extend(value.map(|value| (name.to_owned(), Some(value.to_owned()))));
         event
-            .columns
-            .extend(value.map(|value| (name.to_owned(), Some(value.to_owned()))));
-        event
+    };
+    let unreadable = StoredEvent {
+        columns: None,
+        ..stored("a")
     };
     let elsewhere = StoredEvent {
         table: "other".to_owned(),
@@ -253,6 +258,7 @@ fn a_stored_row_that_cannot_become_a_message_fails_its_retry() {
         (column("payload", None), "kept without column \"payload\""),
         (column("id", Some("")), "\"id\" is empty"),
         (column("a\0b", Some("x")), "no row of PostgreSQL"),
+        (unreadable, "no object of strings and nulls"),
         (elsewhere, "not in the configuration"),
         (gone, "is gone"),
         (integer, "oid 23"),

@@ -271,8 +271,17 @@ impl Rig {
         Self::started(config(10, 100_000))
     }
 
+    /// With a server that has not lost anything.
     pub(super) fn start_session(&mut self, timeline: u32) -> bool {
-        let replaced = self.flow.session_started(identity(timeline), self.now);
+        let received = self.flow.received().unwrap_or_default();
+        let flushed = self.flow.log.flushed().max(self.flow.barrier).max(received);
+        self.start_session_flushed(timeline, flushed.get())
+    }
+
+    pub(super) fn start_session_flushed(&mut self, timeline: u32, flushed: u64) -> bool {
+        let replaced = self
+            .flow
+            .session_started(identity(timeline), Lsn::new(flushed), self.now);
         self.take(&outbox_relation());
         replaced
     }
@@ -366,8 +375,11 @@ impl Rig {
 
     /// The broker closes the channel over a message; the next link is up at once.
     pub(super) fn refuse(&mut self) {
-        self.flow
-            .link_refused(406, "PRECONDITION_FAILED - invalid headers", self.now);
+        self.refuse_with(406, "PRECONDITION_FAILED - invalid headers");
+    }
+
+    pub(super) fn refuse_with(&mut self, reply_code: u16, reply_text: &str) {
+        self.flow.link_refused(reply_code, reply_text, self.now);
         self.link_up();
     }
 

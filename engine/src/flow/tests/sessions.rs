@@ -100,6 +100,37 @@ fn all_is_forgotten_when_system_id_or_timeline_change() {
     assert_eq!(rig.durable(), 200 + COMMIT_SIZE);
 }
 
+/// R2: a server that has flushed less than was received from it was set back on the same timeline.
+#[test]
+fn all_is_forgotten_when_the_log_ends_before_what_was_received() {
+    let mut rig = Rig::small();
+    rig.start_session_flushed(1, 50);
+    rig.transaction(100, 1);
+    rig.transaction(200, 1);
+    rig.publish();
+    rig.ack(1);
+    assert!(
+        !rig.start_session_flushed(1, 200 + COMMIT_SIZE),
+        "it has all of it"
+    );
+    rig.transaction(100, 1);
+    rig.flow.session_lost();
+    assert!(
+        rig.start_session_flushed(1, 200 + COMMIT_SIZE - 1),
+        "it was received two sessions ago"
+    );
+    assert_eq!(rig.flow.in_flight(), 0);
+    rig.link_up();
+    rig.transaction(100, 1);
+    assert_eq!(rig.publish(), [(100, 0)], "settled in the log of before");
+    rig.ack_all();
+    assert_eq!(rig.durable(), 100 + COMMIT_SIZE);
+    assert!(
+        !rig.start_session_flushed(1, 200 + COMMIT_SIZE - 1),
+        "the log of now"
+    );
+}
+
 /// R2: after a restore on the same timeline another transaction may stand where a settled one stood.
 #[test]
 fn another_transaction_at_the_same_position_is_published() {

@@ -83,6 +83,29 @@ fn an_event_larger_than_the_window_is_taken_by_an_empty_one() {
     assert_eq!(rig.publish_messages()[0].body, large.payload);
 }
 
+/// It may be of megabytes, and it is offered again whenever anything is settled.
+#[test]
+fn a_row_that_waits_for_bytes_is_encoded_once_more_when_there_is_room() {
+    let mut rig = Rig::started(config(100, 5_000));
+    let large = OutboxRow {
+        payload: vec![b'7'; 4_500],
+        ..OutboxRow::new("large")
+    };
+    rig.transaction(100, 10);
+    rig.publish();
+    rig.take(&begin(200, 2));
+    let before = rig.flow.scratch.prepared;
+    for tag in 1..10 {
+        assert_eq!(rig.offer(&large.insert()).unwrap(), Intake::NoRoom);
+        rig.ack(tag);
+    }
+    assert_eq!(rig.flow.scratch.prepared - before, 1);
+    rig.ack(10);
+    rig.take(&large.insert());
+    assert_eq!(rig.flow.scratch.prepared - before, 2);
+    rig.take(&OutboxRow::new("small").insert());
+}
+
 /// R4.
 #[test]
 fn a_row_of_a_table_that_is_not_configured_is_an_error_and_nothing_moves() {

@@ -78,7 +78,7 @@ impl World {
                 );
                 if marked.locked.len() < locked {
                     self.marker.had_locked = true;
-                    marked.locked.push((ids.table, id.to_owned()));
+                    marked.locked.push((ids.table, id.to_owned(), 0));
                 } else {
                     marked.rows += 1;
                     self.marker.marked.insert(position);
@@ -148,7 +148,7 @@ impl World {
         };
         let (commit_lsn, tx_seq) = position;
         self.flow
-            .settled_before((Lsn::new(commit_lsn), tx_seq), Lsn::new(barrier));
+            .settled_before((Lsn::new(commit_lsn), tx_seq), Lsn::new(barrier), self.now);
     }
 
     pub(super) fn note_durable(&mut self) {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Failing, Fate, Piece, World};
+use crate::Lsn;
 use crate::flow::Intake;
 use crate::flow::tests::rig::{
     COMMIT_SIZE, OutboxRow, Position, begin, commit, identity, keepalive, outbox_relation, xlog,
@@ -52,9 +53,11 @@ impl World {
             return;
         }
         let confirmed = self.server.confirmed;
+        let written = commit_lsn(self.written) - 100 + COMMIT_SIZE;
+        let flushed = Lsn::new(written.max(self.server.extra_end));
         let replaced = self
             .flow
-            .session_started(identity(self.server.timeline), self.now);
+            .session_started(identity(self.server.timeline), flushed, self.now);
         self.pass_over();
         let next_piece = (0..self.plan.log.len()).find(|piece| commit_lsn(*piece) >= confirmed);
         self.server.sender = Some(Sender {

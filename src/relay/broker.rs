@@ -1,0 +1,278 @@
+//! The broker's side: a link to one of the brokers after the other, and what is published over it.
+
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use walrelay_engine::Lsn;
+use walrelay_engine::flow::{DeliveryError, Flow, Replay};
+
+use super::faults;
+use super::side::Side;
+use crate::fault::{Fault, FaultKind};
+use crate::rabbitmq::{BrokerError, Brokers, Connector, Link, LinkEvent};
+
+/// Bytes of messages handed to the socket at once.
+const PUBLISH_TARGET: usize = 128 * 1024;
+
+/// What a connection gets for its good-bye.
+pub(super) const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What publishes over a link, and hears what becomes of its messages.
+pub(super) trait Publisher {
+    fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant);
+    fn link_refused(&mut self, reply_code: u16, reply_text: &str, now: Instant);
+    fn link_lost(&mut self);
+    fn handle_blocked(&mut self, blocked: bool, now: Instant);
+    fn handle_ack(&mut self, tag: u64, multiple: bool, now: Instant) -> Result<(), DeliveryError>;
+    fn handle_nack(&mut self, tag: u64, multiple: bool, now: Instant) -> Result<(), DeliveryError>;
+    fn handle_return(&mut self, position: (Lsn, u64), reply_code: u16) -> Result<(), DeliveryError>;
+    fn poll_publish(&mut self, out: &mut Vec<u8>, target: usize, now: Instant) -> usize;
+}
+
+/// The link, while there is one, and whose turn it is to be connected to.
+#[derive(Debug)]
+pub(super) struct Broker {
+    pub(super) side: Side<Link>,
+    brokers: Brokers,
+}
+
+/// Why there is no link.
+#[derive(Debug)]
+pub(super) struct NotOpened {
+    pub(super) fault: Fault,
+    /// Whether each broker has failed in a row in a way that does not heal alone.
+    pub(super) needs_person: bool,
+}
+
+impl Broker {
+    pub(super) fn new(brokers: Brokers) -> Self {
+        Self {
+            side: Side::new("broker"),
+            brokers,
+        }
+    }
+
+    /// The one of the link that is up, or of the next try.
+    pub(super) const fn current(&self) -> &Connector {
+        self.brokers.current()
+    }
+
+    /// Starts the next try to connect if it is due.
+    pub(super) fn open_if_due(&mut self, now: Instant) {
+        let connector = self.brokers.current();
+        self.side.open_if_due(now, || open(connector.clone()));
+    }
+
+    /// Takes in what the broker has said.
+    ///
+    /// # Errors
+    /// Why the link must be given up.
+    pub(super) fn read(&mut self, publisher: &mut impl Publisher, now: Instant) -> Result<(), Fault> {
+        self.take_in(publisher, now)
+            .map_err(|error| self.judge(&error, publisher, now))
+    }
+
+    /// Hands messages to the link; returns how many.
+    pub(super) fn publish(&mut self, publisher: &mut impl Publisher, now: Instant) -> usize {
+        self.side.up().map_or(0, |link| {
+            publisher.poll_publish(link.output(), PUBLISH_TARGET, now)
+        })
+    }
+
+    /// The result of a try to connect, once it is there.
+    pub(super) fn poll_opened(
+        &mut self,
+        cx: &mut Context<'_>,
+        publisher: &mut impl Publisher,
+        now: Instant,
+    ) -> Poll<Result<(), NotOpened>> {
+        self.side.poll_opened(cx).map(|result| match result {
+            Ok(link) => {
+                if !self.side.is_in_doubt() {
+                    self.brokers.connected();
+                }
+                publisher.link_up(link.frame_max(), link.max_message_bytes(), now);
+                self.side.opened(link, now);
+                Ok(())
+            }
+            Err(fault) => Err(NotOpened {
+                needs_person: self.brokers.failed(fault.kind),
+                fault,
+            }),
+        })
+    }
+
+    /// Nothing speaks against the link any more.
+    pub(super) fn proved(&mut self) {
+        self.side.proved();
+        self.brokers.connected();
+    }
+
+    /// A link that was up is lost for this; whether each broker has failed in a row in a way that does not heal alone.
+    pub(super) fn struck(&mut self, kind: FaultKind) -> bool {
+        self.brokers.struck(kind)
+    }
+
+    /// Polls the link's socket.
+    ///
+    /// # Errors
+    /// Why the link must be given up.
+    pub(super) fn poll_io(
+        &mut self,
+        cx: &mut Context<'_>,
+        publisher: &mut impl Publisher,
+        now: Instant,
+    ) -> Poll<Result<(), Fault>> {
+        let Some(link) = self.side.up() else {
+            return Poll::Pending;
+        };
+        link.poll_io(cx, now.into()).map(|result| {
+            result.map_err(|error| {
+                // What the broker said before it hung up tells more than that it did.
+                let error = self.take_in(publisher, now).err().unwrap_or(error);
+                self.judge(&error, publisher, now)
+            })
+        })
+    }
+
+    /// The link is given up, or there is none.
+    pub(super) fn lost(&mut self, publisher: &mut impl Publisher, fault: Fault, now: Instant) {
+        publisher.link_lost();
+        if let Some(link) = self.side.failed(fault, now) {
+            // Nothing waits for this task: it answers the broker's close, or the deadline drops the socket.
+            tokio::spawn(link.dismiss((now + FAREWELL).into()));
+        }
+    }
+
+    /// Why a link is given up on which the oldest message has waited for so long.
+    pub(super) fn unanswered(&self, limit: Duration) -> Fault {
+        let message = format!("the oldest message was not confirmed within {limit:?}");
+        Fault {
+            kind: FaultKind::ConfirmTimeout,
+            message: self.current().named(message),
+        }
+    }
+
+    /// When something is due: a try, or the link's heartbeat.
+    pub(super) fn deadline(&mut self) -> Option<Instant> {
+        let link = self.side.up().and_then(|link| link.deadline());
+        self.side.deadline().or(link.map(tokio::time::Instant::into_std))
+    }
+
+    /// Closes the link for good.
+    pub(super) async fn close(&mut self) {
+        if let Some(link) = self.side.take()
+            && let Err(error) = link.close(FAREWELL).await
+        {
+            tracing::debug!(error = %error, "broker link cut off");
+        }
+    }
+
+    fn take_in(&mut self, publisher: &mut impl Publisher, now: Instant) -> Result<(), BrokerError> {
+        while let Some(link) = self.side.up() {
+            match link.next_event()? {
+                None => return link.handle_timeout(now.into()),
+                Some(LinkEvent::Ack { tag, multiple }) => publisher.handle_ack(tag, multiple, now)?,
+                Some(LinkEvent::Nack { tag, multiple }) => publisher.handle_nack(tag, multiple, now)?,
+                Some(LinkEvent::Return { position, reply_code }) => {
+                    publisher.handle_return(position, reply_code)?;
+                }
+                Some(LinkEvent::Blocked { reason }) => {
+                    publisher.handle_blocked(true, now);
+                    self.side.set_fault(Some(Fault {
+                        kind: FaultKind::BrokerBlocked,
+                        message: reason,
+                    }));
+                }
+                Some(LinkEvent::Unblocked) => {
+                    publisher.handle_blocked(false, now);
+                    self.side.set_fault(None);
+                    tracing::info!("broker takes messages again");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What an error of the link means; a message that the broker refused is told to the publisher.
+    fn judge(&self, error: &BrokerError, publisher: &mut impl Publisher, now: Instant) -> Fault {
+        let mut fault = self.current().fault(error);
+        if let Some((reply_code, reply_text)) = faults::refusal(error, self.current()) {
+            publisher.link_refused(reply_code, reply_text, now);
+            fault.kind = FaultKind::BrokerClosed;
+        }
+        fault
+    }
+}
+
+async fn open(connector: Connector) -> Result<Link, Fault> {
+    connector.connect().await.map_err(|error| connector.fault(&error))
+}
+
+impl Publisher for Flow {
+    fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant) {
+        self.link_up(frame_max, max_message_bytes, now);
+    }
+
+    fn link_refused(&mut self, reply_code: u16, reply_text: &str, now: Instant) {
+        self.link_refused(reply_code, reply_text, now);
+    }
+
+    fn link_lost(&mut self) {
+        self.link_lost();
+    }
+
+    fn handle_blocked(&mut self, blocked: bool, now: Instant) {
+        self.handle_blocked(blocked, now);
+    }
+
+    fn handle_ack(&mut self, tag: u64, multiple: bool, now: Instant) -> Result<(), DeliveryError> {
+        self.handle_ack(tag, multiple, now)
+    }
+
+    fn handle_nack(&mut self, tag: u64, multiple: bool, now: Instant) -> Result<(), DeliveryError> {
+        self.handle_nack(tag, multiple, now)
+    }
+
+    fn handle_return(&mut self, position: (Lsn, u64), reply_code: u16) -> Result<(), DeliveryError> {
+        self.handle_return(position, reply_code)
+    }
+
+    fn poll_publish(&mut self, out: &mut Vec<u8>, target: usize, now: Instant) -> usize {
+        self.poll_publish(out, target, now)
+    }
+}
+
+impl Publisher for Replay {
+    fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant) {
+        self.link_up(frame_max, max_message_bytes, now);
+    }
+
+    fn link_refused(&mut self, reply_code: u16, reply_text: &str, _now: Instant) {
+        self.link_refused(reply_code, reply_text);
+    }
+
+    fn link_lost(&mut self) {
+        self.link_lost();
+    }
+
+    fn handle_blocked(&mut self, blocked: bool, now: Instant) {
+        self.handle_blocked(blocked, now);
+    }
+
+    fn handle_ack(&mut self, tag: u64, multiple: bool, _now: Instant) -> Result<(), DeliveryError> {
+        self.handle_ack(tag, multiple)
+    }
+
+    fn handle_nack(&mut self, tag: u64, multiple: bool, _now: Instant) -> Result<(), DeliveryError> {
+        self.handle_nack(tag, multiple)
+    }
+
+    fn handle_return(&mut self, position: (Lsn, u64), reply_code: u16) -> Result<(), DeliveryError> {
+        self.handle_return(position, reply_code)
+    }
+
+    fn poll_publish(&mut self, out: &mut Vec<u8>, target: usize, now: Instant) -> usize {
+        self.poll_publish(out, target, now)
+    }
+}
