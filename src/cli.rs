@@ -1,6 +1,7 @@
 //! The command line: what can be typed, and the configuration sources that it names.
 
 mod dead_letters;
+mod insight;
 mod setup;
 mod skip;
 mod upkeep;
@@ -19,6 +20,7 @@ pub use dead_letters::{
     ChosenArgs, DeadLettersArgs, DeadLettersCommand, DeadLettersDiscardArgs, DeadLettersListArgs,
     DeadLettersRetryArgs, DeadLettersShowArgs, FilterArgs,
 };
+pub use insight::{DoctorArgs, StatusArgs};
 pub use setup::{BackfillArg, SetupArgs, TeardownArgs};
 pub use skip::SkipArgs;
 pub use upkeep::{PurgeArgs, ReplayArgs};
@@ -94,6 +96,10 @@ pub enum Command {
     Wait(WaitArgs),
     /// Go on after a halt, with the publication and tables as they are now; make a lost slot anew, with what it missed.
     Recover(RecoverArgs),
+    /// Look at everything between the configuration and the first confirm, and say what to do.
+    Doctor(DoctorArgs),
+    /// Say on one screen how delivery stands.
+    Status(StatusArgs),
     /// Look at the configuration.
     Config(ConfigArgs),
     /// Ask the running relay of this configuration whether it is well: for health checks.
@@ -275,6 +281,8 @@ impl Command {
             Self::Replay(args) => vec![&args.common],
             Self::Purge(args) => vec![&args.common],
             Self::Recover(args) => vec![&args.common],
+            Self::Doctor(args) => vec![&args.common],
+            Self::Status(args) => vec![&args.common],
             Self::Health(args) => vec![&args.common],
             Self::Completions(_) | Self::Man(_) => Vec::new(),
             Self::DeadLetters(args) => vec![&args.common, args.command.common()],
@@ -415,6 +423,8 @@ mod tests {
         insta::assert_snapshot!("help_purge", help(&["purge"]));
         insta::assert_snapshot!("help_wait", help(&["wait"]));
         insta::assert_snapshot!("help_recover", help(&["recover"]));
+        insta::assert_snapshot!("help_doctor", help(&["doctor"]));
+        insta::assert_snapshot!("help_status", help(&["status"]));
         insta::assert_snapshot!("help_health", help(&["health"]));
         insta::assert_snapshot!("help_completions", help(&["completions"]));
         insta::assert_snapshot!("help_man", help(&["man"]));

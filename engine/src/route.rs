@@ -140,6 +140,19 @@ impl Template {
         })
     }
 
+    /// Renders the template with the values of columns by name; `None` where `value_of` lacks one.
+    #[must_use]
+    pub fn render_by_name<'a>(&self, value_of: impl Fn(&str) -> Option<&'a str>) -> Option<String> {
+        let mut text = String::new();
+        for segment in &self.segments {
+            text.push_str(match segment {
+                Segment::Literal(literal) => literal,
+                Segment::Column(name) => value_of(name)?,
+            });
+        }
+        Some(text)
+    }
+
     /// Binds the columns to their indexes in a relation.
     ///
     /// # Errors
@@ -240,6 +253,14 @@ mod tests {
         assert_eq!(render("{c}", row(Cell::Unchanged)), unchanged);
         let not_utf8 = Err(RenderError::NotUtf8 { column: 2 });
         assert_eq!(render("{c}", row(Cell::Text(vec![0xFF]))), not_utf8);
+    }
+
+    #[test]
+    fn a_template_is_rendered_by_name_where_every_column_has_a_value() {
+        let template = Template::parse("{a}.x.{b}{{").unwrap();
+        let value_of = |name: &str| (name != "c").then_some("v");
+        assert_eq!(template.render_by_name(value_of).as_deref(), Some("v.x.v{"));
+        assert_eq!(Template::parse("{a}{c}").unwrap().render_by_name(value_of), None);
     }
 
     #[test]

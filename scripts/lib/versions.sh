@@ -21,7 +21,7 @@ postgres_tests=(
   recover_kept:: replay:: retention:: retry:: rows:: security:: set_back:: setup:: shop:: shutdown:: slot_gone:: smallest_roles::
   smallest_roles_of_commands:: standby:: wait::
 )
-rabbitmq_tests=(bad_input:: faults:: main_path:: policies:: retry:: security:: shop::)
+rabbitmq_tests=(bad_input:: doctor:: faults:: main_path:: policies:: retry:: security:: shop::)
 
 test_servers=${XDG_CACHE_HOME:+$XDG_CACHE_HOME/walrelay-test-servers}
 test_servers=${test_servers:-$PWD/target/test-servers}

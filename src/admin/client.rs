@@ -40,16 +40,22 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Asks for a path; `listen` is the relay's `admin.listen`, and each step may take `patience`. Blocks.
+/// Asks for a path; `listen` is the relay's `admin.listen`, `token` that of `admin.token_file`, and each step may take
+/// `patience`. Blocks.
 ///
 /// # Errors
 /// Nothing listens there, or not a relay, or it does not answer in time.
-pub fn ask(listen: SocketAddr, path: &str, patience: Duration) -> Result<Answer, AskError> {
+pub fn ask(
+    listen: SocketAddr,
+    path: &str,
+    token: Option<&str>,
+    patience: Duration,
+) -> Result<Answer, AskError> {
     let address = reachable(listen);
     let mut stream = TcpStream::connect_timeout(&address, patience)
         .map_err(|source| AskError::Connect { address, source })?;
-    let text =
-        exchange(&mut stream, path, patience).map_err(|source| AskError::Exchange { address, source })?;
+    let text = exchange(&mut stream, path, token, patience)
+        .map_err(|source| AskError::Exchange { address, source })?;
     parse(&text).ok_or(AskError::NotHttp(address))
 }
 
@@ -63,11 +69,18 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-fn exchange(stream: &mut TcpStream, path: &str, patience: Duration) -> io::Result<String> {
+fn exchange(
+    stream: &mut TcpStream,
+    path: &str,
+    token: Option<&str>,
+    patience: Duration,
+) -> io::Result<String> {
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     // HTTP/1.0: the answer ends with the connection, and comes in one piece.
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
+    let authorization = token.map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
+    let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n{authorization}\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())

@@ -3,6 +3,7 @@
 mod config;
 mod confirm;
 mod dead_letters;
+mod doctor;
 mod exit;
 mod generate;
 mod health;
@@ -14,6 +15,7 @@ mod resolve;
 mod run;
 mod setup;
 mod skip;
+mod status;
 mod table;
 mod teardown;
 mod wait;
@@ -79,6 +81,8 @@ fn carry_out(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Purge(args) => purge::execute(args, &logging()?),
         Command::Wait(args) => wait::execute(args, &logging()?),
         Command::Recover(args) => recover::execute(args, &logging()?),
+        Command::Doctor(args) => doctor::execute(args, &load()?),
+        Command::Status(args) => status::execute(args, &load()?),
         Command::Health(args) => health::execute(args, &load()?),
         // These need no configuration: who builds a package has none.
         Command::Completions(args) => generate::completions(args),

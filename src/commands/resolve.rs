@@ -24,7 +24,7 @@ use crate::postgres::rows::Filter;
 use crate::postgres::{
     ConnectTarget, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source, StartOptions, UrlError,
 };
-use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange, Mechanism};
+use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange, Management, Mechanism};
 use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings};
 
 /// The time for connecting to the broker, all steps together.
@@ -42,6 +42,9 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("outbox.table", check::<QualifiedTable>),
     ("otel.endpoint", check_otel_endpoint),
     ("rabbitmq.uri", |text| Ok(BrokerUri::parse(text).map(drop)?)),
+    ("rabbitmq.management", |text| {
+        Ok(Management::parse(text, "", None, &RootSource::System).map(drop)?)
+    }),
     ("rabbitmq.exchange", |text| Ok(Template::parse(text).map(drop)?)),
     (
         "rabbitmq.routing_key",
@@ -137,8 +140,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         unroutable: policy(delivery.on_unroutable),
         invalid: policy(delivery.on_invalid),
     };
-    let ignore_tables = config.postgres.ignore_tables.iter().map(|table| table.parse());
-    let ignore_tables = ignore_tables.collect::<Result<Vec<QualifiedTable>, _>>()?;
+    let ignore_tables = ignore_tables(config)?;
     let flow = FlowConfig {
         tables: source
             .marks()
@@ -236,7 +238,13 @@ pub(super) fn selected(
     Ok(vec![table.clone()])
 }
 
-fn route(config: &Config) -> anyhow::Result<Route> {
+/// Tables of the publication whose rows are passed over.
+pub(super) fn ignore_tables(config: &Config) -> anyhow::Result<Vec<QualifiedTable>> {
+    let tables = config.postgres.ignore_tables.iter().map(|table| table.parse());
+    Ok(tables.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn route(config: &Config) -> anyhow::Result<Route> {
     Ok(Route {
         exchange: Template::parse(&config.rabbitmq.exchange)?,
         routing_key: Template::parse(&config.rabbitmq.routing_key)?,
@@ -282,7 +290,12 @@ fn ignored_table(table: &QualifiedTable) -> IgnoredTable {
     }
 }
 
-fn brokers(config: &Config, route: &Route, name: &str, auto_setup: bool) -> anyhow::Result<Brokers> {
+pub(super) fn brokers(
+    config: &Config,
+    route: &Route,
+    name: &str,
+    auto_setup: bool,
+) -> anyhow::Result<Brokers> {
     let rabbitmq = &config.rabbitmq;
     let declare = rabbitmq.declare.or(auto_setup.then_some(ExchangeType::Topic));
     // An exchange with a column in its name is known only when an event comes.

@@ -70,7 +70,7 @@ fn request(
 
 /// Whether the slot's running relay holds the event; unknown where none answers.
 fn is_held(event: &Selector, listen: SocketAddr, slot: &SlotName) -> Option<bool> {
-    let answer = ask(listen, "/readyz", PATIENCE).ok()?;
+    let answer = ask(listen, "/readyz", None, PATIENCE).ok()?;
     let readiness: serde_json::Value = serde_json::from_str(&answer.body).ok()?;
     if readiness["slot"] != slot.as_str() || readiness["role"] != "active" {
         return None;

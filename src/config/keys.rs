@@ -193,6 +193,16 @@ pub static KEYS: &[Key] = &[
         "external: the broker takes the user from the certificate, and no password is sent",
     ),
     Key {
+        secret: true,
+        check: Some(not_empty),
+        ..key(
+            "rabbitmq.management",
+            Kind::Text,
+            Presence::Optional,
+            "URL of the management API; `walrelay doctor --routes` asks it for bindings",
+        )
+    },
+    Key {
         check: Some(heartbeat),
         ..key(
             "rabbitmq.heartbeat",

@@ -90,6 +90,8 @@ pub struct RabbitmqConfig {
     pub key_file: Option<PathBuf>,
     /// How we tell who we are.
     pub auth_mechanism: AuthMechanism,
+    /// URL of the management API, as written; only doctor asks it.
+    pub management: Option<SecretString>,
     /// Whole seconds up to 10 minutes; zero turns heartbeats off.
     pub heartbeat: Duration,
     /// The `app_id` property of every message, 255 bytes at most.
@@ -298,6 +300,7 @@ impl Config {
                 cert_file: values.optional("rabbitmq.cert_file"),
                 key_file: values.optional("rabbitmq.key_file"),
                 auth_mechanism: values.required("rabbitmq.auth_mechanism")?,
+                management: values.optional("rabbitmq.management"),
                 heartbeat: values.required("rabbitmq.heartbeat")?,
                 app_id: values.required("rabbitmq.app_id")?,
                 declare: values.optional("rabbitmq.declare.exchange_type"),

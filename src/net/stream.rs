@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustls::ProtocolVersion;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -191,6 +192,22 @@ impl Stream {
         };
         let certificate = session.get_ref().1.peer_certificates()?.first()?;
         tls::server_end_point(certificate)
+    }
+
+    /// The version of TLS that was agreed on; none without TLS.
+    #[must_use]
+    pub fn tls_version(&self) -> Option<&'static str> {
+        let Self::Tls(session) = self else {
+            return None;
+        };
+        let version = session.get_ref().1.protocol_version()?;
+        Some(if version == ProtocolVersion::TLSv1_3 {
+            "TLS 1.3"
+        } else if version == ProtocolVersion::TLSv1_2 {
+            "TLS 1.2"
+        } else {
+            "TLS"
+        })
     }
 
     /// Whether what is sent is encrypted.

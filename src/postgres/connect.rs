@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use super::error::{Error, Step};
-use super::url::{ConnectTarget, Host, Server, SslMode, socket_path};
+use super::url::{ConnectTarget, Host, Server, SessionAttrs, SslMode, socket_path};
 use crate::credential;
 use crate::net::tls::{self, TlsError, TlsSettings};
 use crate::net::{Stream, connect_address, connect_tcp, connect_unix};
@@ -81,6 +81,19 @@ impl Connector {
             connector: self,
             server,
             address,
+        })
+    }
+
+    /// A connector for each server alone, whatever its role: for looking at it.
+    pub(super) fn each(&self) -> impl Iterator<Item = Self> {
+        self.target.servers.iter().map(|server| Self {
+            target: ConnectTarget {
+                servers: vec![server.clone()],
+                session_attrs: SessionAttrs::Any,
+                ..self.target.clone()
+            },
+            pinned: None,
+            ..self.clone()
         })
     }
 

@@ -1,6 +1,7 @@
 //! The look before streaming: is everything there, and does it fit? What does not is a typed error with a fault.
 
-mod checks;
+pub(super) mod checks;
+mod fix;
 mod risk;
 mod unfit;
 
@@ -15,6 +16,7 @@ use super::slot::{self, SlotState};
 use checks::check_synchronous;
 pub(super) use checks::{check_membership, check_publication, check_server, check_slot, check_table};
 pub use risk::Risk;
+pub(super) use risk::standby_behind;
 pub use unfit::Unfit;
 
 /// What the relay reads from.

@@ -80,7 +80,7 @@ impl Tries {
 }
 
 /// Whether another server may do where this one will not.
-const fn leads_on(kind: FaultKind) -> bool {
+pub(super) const fn leads_on(kind: FaultKind) -> bool {
     matches!(
         kind,
         FaultKind::DatabaseUnreachable

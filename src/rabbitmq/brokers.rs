@@ -38,6 +38,11 @@ impl Brokers {
         &self.current
     }
 
+    /// All of them, in the order of the settings.
+    pub fn each(&self) -> impl Iterator<Item = &Connector> {
+        std::iter::once(&self.current).chain(&self.others)
+    }
+
     /// A link is up, and nothing speaks against it.
     pub const fn connected(&mut self) {
         self.halts = 0;

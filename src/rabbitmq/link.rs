@@ -117,6 +117,18 @@ impl Link {
         self.negotiated.max_message_bytes
     }
 
+    /// The heartbeat time-out that was agreed on; none if zero.
+    #[must_use]
+    pub const fn heartbeat(&self) -> Duration {
+        self.negotiated.heartbeat
+    }
+
+    /// The version of TLS; none without TLS.
+    #[must_use]
+    pub fn tls_version(&self) -> Option<&'static str> {
+        self.wire.stream().tls_version()
+    }
+
     /// The broker's version, if it told.
     #[must_use]
     pub fn server_version(&self) -> Option<&str> {

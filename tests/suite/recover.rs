@@ -10,7 +10,7 @@ use crate::setup::{last_line, normalised, said, stop};
 use crate::world::{LONG, World, text};
 
 /// A server that gives a slot up soon.
-async fn impatient_server() -> Result<Postgres> {
+pub(crate) async fn impatient_server() -> Result<Postgres> {
     let options = PostgresOptions::default()
         .setting("max_slot_wal_keep_size", "1MB")
         .setting("min_wal_size", "32MB")
@@ -20,7 +20,7 @@ async fn impatient_server() -> Result<Postgres> {
 
 impl World {
     /// Writes log until the server has given the slot up.
-    async fn lose_slot(&self) -> Result<()> {
+    pub(crate) async fn lose_slot(&self) -> Result<()> {
         let status = format!(
             "select coalesce(wal_status, '') from pg_replication_slots where slot_name = '{}'",
             self.slot()

@@ -1,4 +1,5 @@
-//! The checks, one for each kind of thing; set-up and recovery judge by them too.
+//! The checks, one function for each thing that can be wrong. Preflight, set-up and recovery stop at the first that fails;
+//! doctor goes through all.
 
 use walrelay_engine::event::{PayloadType, REQUIRED_COLUMNS};
 
@@ -11,25 +12,49 @@ use super::Unfit;
 
 /// What of the server and our role streaming needs.
 pub(in crate::postgres) fn check_server(server: &ServerFacts) -> Result<(), Unfit> {
+    check_version(server)?;
+    check_primary(server)?;
+    check_encoding(server)?;
+    check_wal_level(server)?;
+    check_role(server)
+}
+
+pub(in crate::postgres) fn check_version(server: &ServerFacts) -> Result<(), Unfit> {
     if server.version.major < MIN_SERVER_MAJOR {
         return Err(Unfit::ServerTooOld {
             version: server.version,
         });
     }
+    Ok(())
+}
+
+pub(in crate::postgres) fn check_primary(server: &ServerFacts) -> Result<(), Unfit> {
     if server.in_recovery {
         return Err(Unfit::Standby);
     }
-    // A dead letter keeps its row as JSON, which such bytes would not survive (I4).
+    Ok(())
+}
+
+/// A dead letter keeps its row as JSON, which bytes of no encoding would not survive (I4).
+pub(in crate::postgres) fn check_encoding(server: &ServerFacts) -> Result<(), Unfit> {
     if server.encoding == "SQL_ASCII" {
         return Err(Unfit::Encoding {
             database: server.database.clone(),
         });
     }
+    Ok(())
+}
+
+pub(in crate::postgres) fn check_wal_level(server: &ServerFacts) -> Result<(), Unfit> {
     if server.wal_level != "logical" {
         return Err(Unfit::WalLevel {
             wal_level: server.wal_level.clone(),
         });
     }
+    Ok(())
+}
+
+pub(in crate::postgres) fn check_role(server: &ServerFacts) -> Result<(), Unfit> {
     if !server.may_replicate {
         return Err(Unfit::Role {
             role: server.role.clone(),
@@ -40,7 +65,7 @@ pub(in crate::postgres) fn check_server(server: &ServerFacts) -> Result<(), Unfi
 
 /// Commits must not wait for our confirmation: a dead letter's would, while we confirm nothing before it is stored,
 /// and with it every writer's (rule 17).
-pub(super) fn check_synchronous(setting: &str, stream_name: &str) -> Result<(), Unfit> {
+pub(in crate::postgres) fn check_synchronous(setting: &str, stream_name: &str) -> Result<(), Unfit> {
     if synchronous::names_standby(setting, stream_name) {
         return Err(Unfit::SynchronousStandby {
             setting: setting.to_owned(),
@@ -100,26 +125,50 @@ pub(in crate::postgres) fn check_table(
     facts: Option<TableFacts>,
     table: &QualifiedTable,
 ) -> Result<TableFacts, Unfit> {
+    let facts = check_presence(facts, table)?;
+    check_logged(&facts, table)?;
+    check_columns(&facts, table)?;
+    check_payload(&facts, table)?;
+    Ok(facts)
+}
+
+pub(in crate::postgres) fn check_presence(
+    facts: Option<TableFacts>,
+    table: &QualifiedTable,
+) -> Result<TableFacts, Unfit> {
     let table = table.clone();
-    let Some(facts) = facts else {
-        return Err(Unfit::TableMissing { table });
-    };
-    if facts.kind == TableKind::Other {
-        return Err(Unfit::NotATable { table });
+    match facts {
+        None => Err(Unfit::TableMissing { table }),
+        Some(facts) if facts.kind == TableKind::Other => Err(Unfit::NotATable { table }),
+        Some(facts) => Ok(facts),
     }
+}
+
+pub(in crate::postgres) fn check_logged(facts: &TableFacts, table: &QualifiedTable) -> Result<(), Unfit> {
     if !facts.logged {
-        return Err(Unfit::Unlogged { table });
+        return Err(Unfit::Unlogged { table: table.clone() });
     }
-    if let Some(column) = REQUIRED_COLUMNS.into_iter().find(|name| !facts.has_column(name)) {
-        return Err(Unfit::ColumnMissing { table, column });
+    Ok(())
+}
+
+pub(in crate::postgres) fn check_columns(facts: &TableFacts, table: &QualifiedTable) -> Result<(), Unfit> {
+    match REQUIRED_COLUMNS.into_iter().find(|name| !facts.has_column(name)) {
+        Some(column) => Err(Unfit::ColumnMissing {
+            table: table.clone(),
+            column,
+        }),
+        None => Ok(()),
     }
+}
+
+pub(in crate::postgres) fn check_payload(facts: &TableFacts, table: &QualifiedTable) -> Result<(), Unfit> {
     let payload = facts.columns.iter().find(|column| column.name == "payload");
     match payload.filter(|payload| PayloadType::of(payload.type_oid).is_none()) {
         Some(payload) => Err(Unfit::PayloadType {
-            table,
+            table: table.clone(),
             type_name: payload.type_name.clone(),
         }),
-        None => Ok(facts),
+        None => Ok(()),
     }
 }
 
@@ -130,29 +179,64 @@ pub(in crate::postgres) fn check_membership(
     publication: &PublicationFacts,
     name: &PublicationName,
 ) -> Result<(), Unfit> {
-    let (table, publication_name) = (table.clone(), name.clone());
+    check_root(facts, table, publication, name)?;
+    check_listed(table, publication, name)?;
+    check_rows(facts, table, name)?;
+    check_column_list(facts, table, name)
+}
+
+pub(in crate::postgres) fn check_root(
+    facts: &TableFacts,
+    table: &QualifiedTable,
+    publication: &PublicationFacts,
+    name: &PublicationName,
+) -> Result<(), Unfit> {
     if facts.kind == TableKind::Partitioned && !publication.via_partition_root {
         return Err(Unfit::NotViaRoot {
-            publication: publication_name,
-            table,
+            publication: name.clone(),
+            table: table.clone(),
         });
     }
-    if !publication.tables.contains(&table) {
+    Ok(())
+}
+
+pub(in crate::postgres) fn check_listed(
+    table: &QualifiedTable,
+    publication: &PublicationFacts,
+    name: &PublicationName,
+) -> Result<(), Unfit> {
+    if !publication.tables.contains(table) {
         return Err(Unfit::NotPublished {
-            table,
-            publication: publication_name,
+            table: table.clone(),
+            publication: name.clone(),
         });
     }
+    Ok(())
+}
+
+pub(in crate::postgres) fn check_rows(
+    facts: &TableFacts,
+    table: &QualifiedTable,
+    name: &PublicationName,
+) -> Result<(), Unfit> {
     if facts.row_filter {
         return Err(Unfit::RowFilter {
-            publication: publication_name,
-            table,
+            publication: name.clone(),
+            table: table.clone(),
         });
     }
+    Ok(())
+}
+
+pub(in crate::postgres) fn check_column_list(
+    facts: &TableFacts,
+    table: &QualifiedTable,
+    name: &PublicationName,
+) -> Result<(), Unfit> {
     if facts.column_list {
         return Err(Unfit::ColumnList {
-            publication: publication_name,
-            table,
+            publication: name.clone(),
+            table: table.clone(),
         });
     }
     Ok(())

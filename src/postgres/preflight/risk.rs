@@ -1,6 +1,8 @@
 //! What fits, but could be lost or go wrong later.
 
+use super::super::catalog::ServerFacts;
 use super::super::identifier::SlotName;
+use super::super::slot::SlotState;
 use super::Preflight;
 use crate::fault::FaultKind;
 
@@ -31,12 +33,17 @@ impl Risk {
 impl Preflight {
     /// What could be lost or go wrong later; `slot` is the slot's name.
     pub fn risks(&self, slot: &SlotName) -> impl Iterator<Item = Risk> {
-        // Without a physical slot no standby can synchronise ours: it needs one of its own.
-        let behind = self.slot.failover
-            && self.server.has_physical_slot
-            && self.server.synchronized_standby_slots.is_empty();
-        behind
-            .then(|| Risk::StandbyBehind { slot: slot.clone() })
-            .into_iter()
+        standby_behind(&self.server, &self.slot, slot).into_iter()
     }
+}
+
+/// Whether a standby could be promoted that lacks what was published.
+pub(in crate::postgres) fn standby_behind(
+    server: &ServerFacts,
+    state: &SlotState,
+    slot: &SlotName,
+) -> Option<Risk> {
+    // Without a physical slot no standby can synchronise ours: it needs one of its own.
+    let behind = state.failover && server.has_physical_slot && server.synchronized_standby_slots.is_empty();
+    behind.then(|| Risk::StandbyBehind { slot: slot.clone() })
 }

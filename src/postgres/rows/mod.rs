@@ -216,6 +216,6 @@ impl TextColumns {
 
 /// An SQL expression for the text of a value as its type's output function gives it, NULL for NULL. (`is null` would
 /// be true of a composite value of NULLs.)
-fn output_text(value: &str) -> String {
+pub(super) fn output_text(value: &str) -> String {
     format!("case when pg_catalog.num_nulls({value}) = 0 then pg_catalog.concat({value}) end")
 }

@@ -1,0 +1,277 @@
+//! An outbox table: its columns, how it is published, and what the relay may do with its rows.
+
+use walrelay_engine::event::{AfterPublish, PayloadType, REQUIRED_COLUMNS};
+
+use super::super::catalog::{TableFacts, TableKind, column};
+use super::super::error::Error;
+use super::super::identifier::{QualifiedTable, quote_identifier};
+use super::super::marks::{self, Refusal};
+use super::super::preflight::Source;
+use super::super::preflight::checks::{
+    check_column_list, check_columns, check_listed, check_logged, check_payload, check_presence, check_root,
+    check_rows,
+};
+use super::{Subject, error_finding, rights, unfit_finding};
+use crate::caution::Caution;
+use crate::fault::{Fault, FaultKind};
+use crate::finding::{Finding, Group};
+
+/// The checks, in their order.
+pub(super) const CHECKS: &[&str] = &[
+    "table",
+    "persistence",
+    "columns",
+    "payload",
+    "nulls",
+    "templates",
+    "membership",
+    "partitions",
+    "row filter",
+    "column list",
+    "replica identity",
+    "marks",
+    "index on sent_at",
+    "retention",
+];
+
+pub(super) fn group(table: &QualifiedTable) -> Group {
+    Group::new(format!("table {table}"))
+}
+
+pub(super) async fn examine(subject: &Subject<'_>, number: usize, table: &QualifiedTable) -> Group {
+    let mut group = group(table);
+    if let Err(error) = look(subject, number, table, &mut group).await {
+        group.push(error_finding("table", &error));
+    }
+    group.complete(CHECKS, "there is no table or no publication to look at")
+}
+
+async fn look(
+    subject: &Subject<'_>,
+    number: usize,
+    table: &QualifiedTable,
+    group: &mut Group,
+) -> Result<(), Error> {
+    let version = subject.server.version;
+    let facts = TableFacts::read(subject.session, table, subject.publication, version).await?;
+    let facts = match check_presence(facts, table) {
+        Ok(facts) => facts,
+        Err(unfit) => {
+            group.push(unfit_finding("table", &unfit));
+            return Ok(());
+        }
+    };
+    group.push(Finding::passed(
+        "table",
+        match facts.kind {
+            TableKind::Partitioned => "partitioned",
+            TableKind::Plain | TableKind::Other => "a plain table",
+        },
+    ));
+    group.judge(
+        "persistence",
+        check_logged(&facts, table),
+        "its rows reach the WAL",
+    );
+    columns(subject, &facts, table, group);
+    publication(subject, &facts, table, group);
+    group.push(Finding::passed(
+        "replica identity",
+        "not needed: only inserts are relayed",
+    ));
+    keeping(subject, number, table, &facts, group).await
+}
+
+/// How each column is understood.
+fn columns(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable, group: &mut Group) {
+    let type_of = |name: &str| {
+        let found = facts.columns.iter().find(|column| column.name == name);
+        found.map_or("", |column| column.type_name.as_str())
+    };
+    let uses = [
+        ("id", "message_id"),
+        ("aggregate_type", "header"),
+        ("aggregate_id", "header"),
+        ("event_type", "type"),
+    ];
+    let uses = uses.map(|(name, property)| format!("{name} {} is the {property}", type_of(name)));
+    let is_whole = check_columns(facts, table);
+    let has_all = is_whole.is_ok();
+    group.judge(
+        "columns",
+        is_whole,
+        uses.join(", ").replace("is the header", "is a header"),
+    );
+    let payload = facts.columns.iter().find(|column| column.name == "payload");
+    let media = payload.and_then(|payload| PayloadType::of(payload.type_oid));
+    if let (Some(payload), Some(media)) = (payload, media) {
+        let found = format!("{} is the body, as {}", payload.type_name, media.content_type());
+        group.push(Finding::passed("payload", found));
+    } else if payload.is_some() {
+        group.judge("payload", check_payload(facts, table), "");
+    } else {
+        group.push(Finding::not_looked("payload", "there is no such column"));
+    }
+    if has_all {
+        group.push(nulls(facts, table));
+    } else {
+        group.push(Finding::not_looked("nulls", "columns are missing"));
+    }
+    group.push(templates(subject, facts, table));
+}
+
+fn nulls(facts: &TableFacts, table: &QualifiedTable) -> Finding {
+    const CHECK: &str = "nulls";
+    let nullable: Vec<_> = REQUIRED_COLUMNS
+        .into_iter()
+        .filter(|name| {
+            let found = facts.columns.iter().find(|column| column.name == *name);
+            found.is_some_and(|column| !column.not_null)
+        })
+        .collect();
+    if nullable.is_empty() {
+        return Finding::passed(CHECK, "no column that a message needs may be null");
+    }
+    let changes: Vec<_> = nullable
+        .iter()
+        .map(|name| format!("alter column {} set not null", quote_identifier(name)))
+        .collect();
+    let found = format!("{} may be null", nullable.join(", "));
+    Finding::caution(CHECK, Caution::ColumnNullable, found).with_fix(format!(
+        "alter table {} {};",
+        table.quoted(),
+        changes.join(", ")
+    ))
+}
+
+fn templates(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable) -> Finding {
+    const CHECK: &str = "templates";
+    let columns = &subject.examination.template_columns;
+    let unknown = columns.iter().find(|(_, column)| !facts.has_column(column));
+    if let Some((setting, column)) = unknown {
+        let kind = FaultKind::ColumnMissing;
+        let message =
+            format!("the table {table} has no column `{column}`, which the template of {setting} names");
+        return Finding::fault(CHECK, Fault { kind, message });
+    }
+    Finding::passed(
+        CHECK,
+        match columns.len() {
+            0 => "exchange and routing key name no column".to_owned(),
+            _ => "exchange and routing key name columns that are there".to_owned(),
+        },
+    )
+}
+
+fn publication(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable, group: &mut Group) {
+    let name = &subject.examination.source.publication;
+    let Some(publication) = subject.publication else {
+        return;
+    };
+    let root = check_root(facts, table, publication, name);
+    // Where partitions stand in for their root, that is what is wrong.
+    let is_rooted = root.is_ok();
+    let rooted = match facts.kind {
+        TableKind::Partitioned => "their rows come under the root's name",
+        TableKind::Plain | TableKind::Other => "there are none",
+    };
+    group.judge("partitions", root, rooted);
+    if is_rooted {
+        group.judge(
+            "membership",
+            check_listed(table, publication, name),
+            "it is published",
+        );
+    } else {
+        group.push(Finding::not_looked(
+            "membership",
+            "its partitions are listed in its place",
+        ));
+    }
+    group.judge("row filter", check_rows(facts, table, name), "none");
+    group.judge("column list", check_column_list(facts, table, name), "none");
+}
+
+/// What becomes of rows once they are published.
+async fn keeping(
+    subject: &Subject<'_>,
+    number: usize,
+    table: &QualifiedTable,
+    facts: &TableFacts,
+    group: &mut Group,
+) -> Result<(), Error> {
+    let Source {
+        slot,
+        publication,
+        after_publish,
+        ..
+    } = &subject.examination.source;
+    let alone = Source {
+        slot: slot.clone(),
+        publication: publication.clone(),
+        tables: vec![table.clone()],
+        after_publish: vec![after_publish.get(number).copied().flatten()],
+    };
+    let mut after = None;
+    match marks::plan(subject.session, &alone).await {
+        Err(error) => group.push(error_finding("marks", &error)),
+        Ok(plans) => {
+            for plan in plans {
+                after = Some(plan.after_publish);
+                group.push(match (&plan.refusal, plan.after_publish) {
+                    (Some(refusal), _) => refused(refusal, table),
+                    (None, AfterPublish::Mark) => {
+                        Finding::passed("marks", "sent_at is set, by the unique id")
+                    }
+                    (None, AfterPublish::Delete) => Finding::passed("marks", "rows are deleted"),
+                    (None, AfterPublish::Keep) => Finding::passed("marks", "rows stay as they are"),
+                });
+            }
+        }
+    }
+    group.push(match after {
+        Some(AfterPublish::Mark) if facts.has_column("sent_at") => indexed(subject, facts).await?,
+        Some(_) => Finding::passed("index on sent_at", "of no matter: rows are not marked"),
+        None => Finding::not_looked("index on sent_at", "whether rows are marked is unknown"),
+    });
+    group.push(rights::retention(subject, table).await?);
+    Ok(())
+}
+
+fn refused(refusal: &Refusal, table: &QualifiedTable) -> Finding {
+    let fix = match refusal {
+        Refusal::NoUniqueIndex(_) => Some(format!(
+            "create unique index concurrently on {} (id);",
+            table.quoted()
+        )),
+        Refusal::NoSentAt(_) => Some(format!(
+            "alter table {} add column sent_at timestamptz;",
+            table.quoted()
+        )),
+        Refusal::Forbidden { grant, .. } | Refusal::Prefix { grant } => Some(format!("{grant};")),
+        Refusal::Unowned(_) => Some("walrelay setup".to_owned()),
+        Refusal::RowSecurity(_) | Refusal::Owned { .. } => None,
+    };
+    Finding::error("marks", refusal.kind(), refusal).with_fix(fix)
+}
+
+/// An index that holds or asks for `sent_at` makes each mark write to every index of the table
+/// (<https://www.postgresql.org/docs/current/storage-hot.html>).
+async fn indexed(subject: &Subject<'_>, facts: &TableFacts) -> Result<Finding, Error> {
+    const CHECK: &str = "index on sent_at";
+    const PURPOSE: &str = "look for indexes on sent_at";
+    let sql = "select coalesce(string_agg(x.indexrelid::regclass::text, ', ' order by 1), '') \
+               from pg_catalog.pg_index x join pg_catalog.pg_attribute a on a.attrelid = x.indrelid \
+               and a.attname = 'sent_at' where x.indrelid = $1 and (a.attnum = any (x.indkey::int2[]) \
+               or coalesce(pg_catalog.pg_get_expr(x.indpred, x.indrelid), '') ~ '\\msent_at\\M')";
+    let session = subject.session;
+    let row = session
+        .run(PURPOSE, session.client().query_one(sql, &[&facts.oid]))
+        .await?;
+    let indexes: String = column(&row, 0, PURPOSE)?;
+    if indexes.is_empty() {
+        return Ok(Finding::passed(CHECK, "none, so marks stay within their page"));
+    }
+    let fix = format!("drop index concurrently {indexes};");
+    Ok(Finding::caution(CHECK, Caution::MarkIndexed, indexes).with_fix(fix))
+}
