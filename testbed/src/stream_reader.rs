@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use lapin::BasicProperties;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, Consumer};
 use tokio::task::AbortHandle;
 
 use crate::error::{Attempt as _, Error, Result};
 use crate::topology::checked;
 use crate::vhost::Vhost;
+use crate::wait::patience;
 
 /// How many messages the broker may have sent without an acknowledgement.
 const PREFETCH: u16 = 2000;
@@ -60,8 +61,8 @@ async fn read_for_ever(vhost: Vhost, queue: String, mut take: impl FnMut(Stored)
     }
 }
 
-/// Reads from `next` on until the connection ends.
-async fn read(vhost: &Vhost, queue: &str, next: &mut u64, take: &mut impl FnMut(Stored)) -> Result<()> {
+/// Begins to consume at an offset. The connection must be kept.
+async fn open(vhost: &Vhost, queue: &str, next: u64) -> Result<(Connection, Channel, Consumer)> {
     let connection = vhost.connect().await?;
     let channel = connection.create_channel().await.attempt("open a channel")?;
     channel
@@ -69,13 +70,25 @@ async fn read(vhost: &Vhost, queue: &str, next: &mut u64, take: &mut impl FnMut(
         .await
         .attempt("set the prefetch")?;
     let mut arguments = FieldTable::default();
-    let from = i64::try_from(*next).unwrap_or(i64::MAX);
+    let from = i64::try_from(next).unwrap_or(i64::MAX);
     arguments.insert(OFFSET.into(), AMQPValue::LongLongInt(from));
     let options = BasicConsumeOptions::default();
-    let mut consumer = channel
+    let consumer = channel
         .basic_consume(checked(queue)?, "".into(), options, arguments)
         .await
         .attempt(format!("read stream {queue}"))?;
+    Ok((connection, channel, consumer))
+}
+
+/// Reads from `next` on until the connection ends.
+async fn read(vhost: &Vhost, queue: &str, next: &mut u64, take: &mut impl FnMut(Stored)) -> Result<()> {
+    // One that is cut off while it opens may never hear of it.
+    let waited = patience(Duration::from_secs(10));
+    let Ok(opened) = tokio::time::timeout(waited, open(vhost, queue, *next)).await else {
+        let what = format!("stream {queue} to be read");
+        return Err(Error::Timeout { what, waited });
+    };
+    let (_connection, channel, mut consumer) = opened?;
     let mut unacknowledged = 0;
     while let Some(delivery) = consumer.next().await {
         let delivery = delivery.attempt("receive a message")?;

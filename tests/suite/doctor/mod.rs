@@ -93,6 +93,7 @@ fn stable(line: &str) -> String {
         ("version: PostgreSQL ", "", "VERSION"),
         ("version: RabbitMQ ", "", "VERSION"),
         ("confirmed up to ", "", "LSN"),
+        ("migrations: all ", " are applied", "N"),
         ("WAL kept: ", " (wal_status", "SIZE"),
         ("(wal_status reserved); ", " more may", "SIZE"),
         ("server process ", " streams", "PID"),
