@@ -3,6 +3,7 @@
 //! One task owns everything. Each turn does all that is possible without waiting, then waits for either socket, a try
 //! to connect, a deadline or the request to stop.
 
+mod care;
 mod connections;
 mod doubt;
 mod ending;
@@ -23,9 +24,9 @@ use walrelay_engine::flow::{Flow, FlowConfig, Intake, Positions, Timeout};
 use walrelay_engine::span::PublishSpan;
 use walrelay_engine::walsender::StatusUpdate;
 
+use care::Care;
+pub use care::CareSettings;
 use doubt::Struck;
-use errands::Care;
-pub use errands::CareSettings;
 
 use super::backfill::Backfill;
 use super::broker::Broker;

@@ -6,6 +6,7 @@
 //! when [`Flow::deadline`] passes. Sessions and links come and go independently.
 
 mod backfill;
+mod counters;
 mod delivery;
 mod failure;
 mod intake;
@@ -22,6 +23,7 @@ use std::hash::RandomState;
 use std::time::{Duration, Instant};
 
 pub use backfill::{BackfillTable, Unbound};
+pub use counters::Counters;
 pub use delivery::{CHANNEL, DeliveryError};
 pub use failure::{Discarded, Held, SetAside};
 pub use intake::{Intake, StreamError};
@@ -41,7 +43,6 @@ use crate::confirms::Confirms;
 use crate::event::OutboxTable;
 use crate::history::History;
 use crate::hold::Hold;
-use crate::latency::Latency;
 use crate::ledger::Ledger;
 use crate::marks::{MarkSettings, Marks, Position};
 use crate::policy::Policies;
@@ -172,47 +173,6 @@ impl Link {
         let (_, published_at) = confirms.oldest().filter(|_| !self.blocked)?;
         Some(published_at.max(self.answering_since) + timeout)
     }
-}
-
-/// Totals since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Events read from the stream and admitted.
-    pub read: u64,
-    /// Rows that the stream does not bring, admitted.
-    pub backfilled: u64,
-    /// Messages sent, again or for the first time.
-    pub published: u64,
-    /// Events confirmed.
-    pub confirmed: u64,
-    /// Messages returned as unroutable.
-    pub returned: u64,
-    /// Messages that a queue refused.
-    pub nacked: u64,
-    /// Messages without an answer in time.
-    pub unanswered: u64,
-    /// Rows that cannot become a message.
-    pub invalid: u64,
-    /// Messages over which the broker closed the channel or the connection.
-    pub refused: u64,
-    /// Events stored as dead letters.
-    pub dead_lettered: u64,
-    /// Events dropped by policy.
-    pub discarded: u64,
-    /// Dead letters delivered on request.
-    pub retried: u64,
-    /// Held events that a person skipped.
-    pub skipped: u64,
-    /// Rows inserted with `sent_at` already set.
-    pub already_sent: u64,
-    /// Rows inserted into a table that is to be ignored.
-    pub ignored: u64,
-    /// Events that a new session brought again although they were settled or in flight.
-    pub recognised: u64,
-    /// Transactions received whole.
-    pub transactions: u64,
-    /// How long confirmed events took from their commit.
-    pub commit_to_confirm: Latency,
 }
 
 /// Positions to report to PostgreSQL.
