@@ -217,6 +217,9 @@ fault_kinds! {
     /// A set-up did not end: the slot is there, but not what should have been copied for it (rule 22).
     SetupInterrupted: Halted, "setup_interrupted",
         "run setup again: `walrelay setup` makes the slot anew";
+    /// The same of a recovery: set-up would not note all the rows that this had to.
+    RecoveryInterrupted: Halted, "recovery_interrupted",
+        "run recover again: `walrelay recover` makes the slot anew and sends what was missed";
     /// The rows that are in a table cannot be looked for: row security, no index, no such column.
     BackfillUnfit: Halted, "backfill_unfit",
         "correct that, or say `--backfill none` to setup and leave the rows that are there unsent";

@@ -70,6 +70,10 @@ pub async fn lost(session: &ControlSession, source: &Source) -> Result<Option<Un
     check_server(&server)?;
     let slot = SlotState::read(session, &source.slot).await?;
     match check_slot(slot, &source.slot, &server.database) {
+        Ok(_) if backfill::was_interrupted(session, &source.slot).await? == Some(true) => {
+            let unfit = backfill::interrupted(session, &source.slot).await?;
+            Ok(Some(unfit).filter(|unfit| matches!(unfit, Unfit::RecoveryInterrupted { .. })))
+        }
         Ok(_) => Ok(None),
         Err(lost @ (Unfit::SlotMissing { .. } | Unfit::SlotLost { .. })) => Ok(Some(lost)),
         Err(error) => Err(error.into()),

@@ -102,6 +102,11 @@ async fn setup_locked(
 
     migrate(session, &mut report).await?;
     if exists && backfill::was_interrupted(session, &source.slot).await? == Some(true) {
+        if let unfit @ Unfit::RecoveryInterrupted { .. } =
+            backfill::interrupted(session, &source.slot).await?
+        {
+            return Err(unfit.into());
+        }
         // Nobody has streamed from it, and what it should have been given cannot be had any more.
         slot::drop(session, &source.slot).await?;
         let what = format!("slot {} of an interrupted set-up", source.slot);

@@ -103,7 +103,7 @@ async fn look_and_recover(settings: &DatabaseSettings, news: &Tell) -> Result<Lo
     };
     let is_lost = matches!(
         error.unfit(),
-        Some(Unfit::SlotLost { .. } | Unfit::SlotMissing { .. })
+        Some(Unfit::SlotLost { .. } | Unfit::SlotMissing { .. } | Unfit::RecoveryInterrupted { .. })
     );
     let Some(options) = settings.rescan.as_ref().filter(|_| is_lost) else {
         return Err(error);

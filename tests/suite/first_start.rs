@@ -162,21 +162,27 @@ async fn stuck_setup(world: &World, relay: &Relay) -> Result<(std::process::Chil
     relay.setup().await?;
     let torn_down = relay.run_command(&["teardown", "--yes"]).await?;
     ensure!(torn_down.code() == Some(0), "{}", torn_down.stderr);
+    stuck(world, relay, &["setup"]).await
+}
+
+/// Starts a command so that it has created the slot and cannot note the rows.
+async fn stuck(world: &World, relay: &Relay, command: &[&str]) -> Result<(std::process::Child, Client)> {
     let blocker = world.database.client().await?;
     blocker
         .batch_execute("begin; lock table walrelay.backfills in share mode")
         .await?;
     let child = std::process::Command::new(env!("CARGO_BIN_EXE_walrelay"))
-        .args(["setup", "--config"])
+        .args(command)
+        .arg("--config")
         .arg(relay.config_path())
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn()
-        .context("start setup")?;
+        .context("start walrelay")?;
     // A slot that is still being created would go with the session that creates it.
     let waiting =
         "select count(*)::text from pg_locks where relation = 'walrelay.backfills'::regclass and not granted";
-    eventually("set-up to note rows", LONG, || async {
+    eventually("rows to be noted", LONG, || async {
         text(&world.client, waiting).await.is_ok_and(|count| count == "1")
     })
     .await?;
@@ -213,6 +219,34 @@ async fn r22_a_setup_killed_half_way_is_refused_until_it_is_run_again() -> Resul
     created  slot SLOT (streams from LSN)
     copied   20 unsent rows of public.outbox_events, to be sent first, by created_at
     ");
+    relay.wait_ready(LONG).await?;
+    assert_eq!(ids(&recorder.wait_for(20, LONG).await?), expected);
+    Ok(())
+}
+
+/// R23: set-up would note none of these rows, since a table whose rows are deleted needs no `sent_at`.
+#[tokio::test]
+async fn r23_a_recovery_killed_half_way_is_taken_up_by_another_and_not_by_setup() -> Result<()> {
+    let world = World::new().await?.with_old_table().await?;
+    let mut relay = world.relay().build()?;
+    relay.setup().await?;
+    world.database.drop_slots().await?;
+    let expected = world.old_rows(20).await?;
+    let (mut recovery, blocker) = stuck(&world, &relay, &["recover", "--yes"]).await?;
+    recovery.kill()?;
+    recovery.wait()?;
+    blocker.batch_execute("rollback").await?;
+    assert_eq!(world.slots().await?, 1, "the slot was left behind");
+
+    relay.start()?;
+    let cause = "recovery_interrupted";
+    complains(&mut relay, Part::Database, cause, &["was interrupted"]).await?;
+    let setup = relay.run_command(&["setup"]).await?;
+    assert_eq!(setup.code(), Some(1));
+    assert!(setup.stderr.contains("`walrelay recover`"), "{}", setup.stderr);
+    let recorder = world.recorder().await?;
+    let recover = relay.run_command(&["recover", "--yes"]).await?;
+    assert_eq!(recover.code(), Some(0), "{}", recover.stderr);
     relay.wait_ready(LONG).await?;
     assert_eq!(ids(&recorder.wait_for(20, LONG).await?), expected);
     Ok(())

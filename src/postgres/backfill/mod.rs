@@ -64,7 +64,7 @@ pub struct Noted {
 /// Grants: usage on schema `walrelay`, select on `walrelay.slots` and `walrelay.backfill`.
 ///
 /// # Errors
-/// [`Unfit::SetupInterrupted`], or the query fails.
+/// [`Unfit::SetupInterrupted`] or [`Unfit::RecoveryInterrupted`], or the query fails.
 pub async fn noted(session: &ControlSession, slot: &SlotName) -> Result<Noted, Error> {
     const LOOK: Use = Use::own("look whether set-up ended", "select", &["slots", "backfill"]);
     let sql = "select exists (select from walrelay.slots where slot = $1 and consistent_point is null), \
@@ -74,7 +74,7 @@ pub async fn noted(session: &ControlSession, slot: &SlotName) -> Result<Noted, E
         .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
         .await?;
     if column(&row, 0, LOOK.purpose)? {
-        return Err(Unfit::SetupInterrupted { slot: slot.clone() }.into());
+        return Err(interrupted(session, slot).await?.into());
     }
     let is_due = column(&row, 1, LOOK.purpose)?;
     Ok(Noted {
@@ -128,6 +128,21 @@ pub(super) async fn was_interrupted(
         .run(session.role(), session.client().query_opt(sql, &[&slot.as_str()]))
         .await?;
     row.map(|row| column(&row, 0, LOOK.purpose)).transpose()
+}
+
+/// What was interrupted, where something [was](was_interrupted): only the same can be done again, since set-up and recovery
+/// note other rows.
+pub(super) async fn interrupted(session: &ControlSession, slot: &SlotName) -> Result<Unfit, Error> {
+    const LOOK: Use = Use::own("look what was interrupted", "select", &["state"]);
+    let sql = "select exists (select from walrelay.state where slot = $1 and baseline_by = 'recover')";
+    let row = LOOK
+        .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
+        .await?;
+    let slot = slot.clone();
+    Ok(match column(&row, 0, LOOK.purpose)? {
+        true => Unfit::RecoveryInterrupted { slot },
+        false => Unfit::SetupInterrupted { slot },
+    })
 }
 
 /// Notes that the slot is about to be created: until [`copy`] has ended with it, it is of no use.

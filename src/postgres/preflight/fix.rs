@@ -26,9 +26,10 @@ impl Unfit {
             | Self::PublicationMissing { .. }
             | Self::TableMissing { .. }
             | Self::NotPublished { .. } => "walrelay setup".to_owned(),
-            Self::SlotMissing { .. } | Self::SlotGone { .. } | Self::SlotLost { .. } => {
-                "walrelay recover".to_owned()
-            }
+            Self::SlotMissing { .. }
+            | Self::SlotGone { .. }
+            | Self::SlotLost { .. }
+            | Self::RecoveryInterrupted { .. } => "walrelay recover".to_owned(),
             Self::WithoutInserts { publication } => set(publication, "publish = 'insert'"),
             Self::NotViaRoot { publication, .. } => set(publication, "publish_via_partition_root = true"),
             Self::RowFilter { publication, table } | Self::ColumnList { publication, table } => {

@@ -102,6 +102,12 @@ pub enum Unfit {
         /// Its name.
         slot: SlotName,
     },
+    /// A recovery that did not end.
+    #[error("the replication slot `{slot}` was being recovered, which was interrupted")]
+    RecoveryInterrupted {
+        /// Its name.
+        slot: SlotName,
+    },
     /// Rows that cannot be looked for.
     #[error("the rows of {table} that are there cannot be looked for: {why}")]
     Backfill {
@@ -241,6 +247,7 @@ impl Unfit {
             }
             Self::SlotLost { .. } => FaultKind::SlotLost,
             Self::SetupInterrupted { .. } => FaultKind::SetupInterrupted,
+            Self::RecoveryInterrupted { .. } => FaultKind::RecoveryInterrupted,
             Self::Backfill { .. } => FaultKind::BackfillUnfit,
             Self::NothingTells { .. } => FaultKind::NothingTells,
             Self::PublicationMissing { .. } => FaultKind::PublicationMissing,
