@@ -69,7 +69,7 @@ async fn an_outbox_in_another_schema_under_mixed_case_names_lives_as_any_other()
         first[0]
     );
     world.client.batch_execute(&age).await?;
-    let arguments = ["purge", "--older-than", "7d", "--table", table];
+    let arguments = ["purge", "--yes", "--older-than", "7d", "--table", table];
     let purged = done(&relay, &arguments).await?;
     assert!(purged.contains('9'), "{purged}");
     wait_for_left(&world.client, TABLE, "1 0").await?;

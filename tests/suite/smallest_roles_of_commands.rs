@@ -145,7 +145,8 @@ async fn purging_takes_deleting_from_the_table_and_knowing_the_dead_letters() ->
         .run_command(&[&command[..], &["--set", &url]].concat())
         .await?;
     assert_eq!(counted.code(), Some(0), "{}", counted.stderr);
-    let said = each_is_needed(&world, &relay, &command[..3], &[&looks, &deletes]).await?;
+    let command = ["purge", "--yes", "--older-than", "7d"];
+    let said = each_is_needed(&world, &relay, &command, &[&looks, &deletes]).await?;
     assert!(said.contains('3'), "{said}");
     Ok(())
 }
