@@ -180,6 +180,28 @@ async fn a_retry_asked_for_while_the_relay_is_down_is_delivered_by_the_next_one(
     Ok(())
 }
 
+/// R16: whichever process streams delivers it.
+#[tokio::test]
+async fn a_retry_asked_for_at_a_standby_is_delivered_by_the_active_relay() -> Result<()> {
+    let (world, active, id) = with_a_dead_letter().await?;
+    let mut standby = world
+        .relay()
+        .text("delivery.on_unroutable", "dead_letter")
+        .build()?;
+    standby.start()?;
+    standby
+        .wait_readiness("a standby", LONG, |ready| ready.json["role"] == "standby")
+        .await?;
+    world.vhost.bind(QUEUE, EXCHANGE, "nobody.#").await?;
+    let recorder = world.recorder().await?;
+    retry(&standby, &id).await?;
+    recorder.wait_for(1, LONG).await?;
+    passed(&world).await?;
+    assert_eq!(active.metrics().await?.sum("walrelay_retried_total", &[]), 1.0);
+    assert_eq!(standby.metrics().await?.sum("walrelay_retried_total", &[]), 0.0);
+    Ok(())
+}
+
 /// R16: any role can write a message. It can neither bring a body nor cause a delivery.
 #[tokio::test]
 async fn messages_that_nobody_asked_for_by_command_deliver_nothing() -> Result<()> {
