@@ -404,7 +404,7 @@ impl Activity {
         let switches = self.switches.saturating_sub(before.switches);
         let ticks = self.ticks.saturating_sub(before.ticks);
         ensure!(
-            switches <= 400 && ticks <= 50,
+            switches <= 1_000 && ticks <= 50,
             "{switches} context switches, {ticks} clock ticks"
         );
         Ok(())

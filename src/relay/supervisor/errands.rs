@@ -268,6 +268,7 @@ impl Relay {
             && self.flow.skip_held(now)
         {
             tracing::warn!(
+                event_id = skip.event_id,
                 commit_lsn = %key.transaction.commit_lsn,
                 tx_seq = key.tx_seq,
                 reason = skip.reason,
