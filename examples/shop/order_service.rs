@@ -35,23 +35,35 @@ use crate::state_machine::Status;
 /// How long a request may take. What it did is not undone by that: its transaction is cut off, committed or not.
 const DEADLINE: Duration = Duration::from_secs(30);
 
+/// How long to wait before the database is tried again at the start.
+const PAUSE: Duration = Duration::from_millis(500);
+
 const MAX_SKUS: usize = 100;
 const MAX_KEY_LEN: usize = 200;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Creates missing tables, then serves until `stop` ends and the requests under way are answered.
+/// Creates missing tables, waiting for the database where it must, then serves until `stop` ends and the requests under way
+/// are answered.
 ///
 /// # Errors
-/// When the database cannot be reached at the start, or the listener breaks.
+/// When the listener breaks.
 pub async fn serve(
     listener: TcpListener,
     database: &Config,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
-    let mut client = database::connect(&database::with_settings(database)).await?;
-    database::migrate(&mut client, "orders", orders::SCHEMA).await?;
-    drop(client);
+    let mut stop = Box::pin(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop => return Ok(()),
+            migrated = migrate(database) => match migrated {
+                Ok(()) => break,
+                Err(error) => tracing::warn!(error = %Chain(&error), "the database is tried again"),
+            },
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
     let pool = Arc::new(Pool::new(database));
     let routes = Router::new()
         .route("/orders", post(place))
@@ -63,6 +75,11 @@ pub async fn serve(
         .layer(from_fn(with_request_id));
     axum::serve(listener, routes).with_graceful_shutdown(stop).await?;
     Ok(())
+}
+
+async fn migrate(config: &Config) -> Result<(), tokio_postgres::Error> {
+    let mut client = database::connect(&database::with_settings(config)).await?;
+    database::migrate(&mut client, "orders", orders::SCHEMA).await
 }
 
 async fn place(State(pool): State<Arc<Pool>>, body: String) -> Result<Response, Error> {

@@ -202,3 +202,24 @@ async fn a_commit_whose_answer_was_lost_is_found_by_the_retry() -> Result<()> {
     assert_eq!(service.events(answer.order_id().unwrap()).await?, "OrderCreated");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_service_that_starts_before_its_database_waits_for_it() -> Result<()> {
+    let postgres = shared_postgres().await?;
+    let database = postgres.database().await?;
+    let proxy = TcpProxy::start(database.port()).await?;
+    let (name, client) = (database.name().to_owned(), database.client().await?);
+    let elsewhere = postgres.client("postgres").await?;
+    let refuse = format!("alter database {name} allow_connections false");
+    elsewhere.batch_execute(&refuse).await?;
+    let url = database.url_through(proxy.port());
+    let service = Service::begin(database, client, &url).await?;
+    eventually("more than one try", LONG, || {
+        std::future::ready(proxy.reached() > 1)
+    })
+    .await?;
+    let admit = format!("alter database {name} allow_connections true");
+    elsewhere.batch_execute(&admit).await?;
+    service.wait_up().await?;
+    Ok(())
+}

@@ -31,22 +31,32 @@ impl Service {
     pub(super) async fn on(database: Database, url: &str) -> Result<Self> {
         let client = database.client().await?;
         client.batch_execute(OUTBOX_TABLE).await?;
+        let service = Self::begin(database, client, url).await?;
+        service.wait_up().await?;
+        Ok(service)
+    }
+
+    /// One that may not be up yet.
+    pub(super) async fn begin(database: Database, client: Client, url: &str) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
         let config = url.parse()?;
         let serving = async move { order_service::serve(listener, &config, std::future::pending()).await };
         let task = tokio::spawn(serving).abort_handle();
-        let service = Self {
+        Ok(Self {
             database,
             client,
             port,
             task,
-        };
+        })
+    }
+
+    pub(super) async fn wait_up(&self) -> Result<()> {
         eventually("an answer of the order service", LONG, async || {
-            service.get(1).await.is_ok_and(|answer| answer.status == 404)
+            self.get(1).await.is_ok_and(|answer| answer.status == 404)
         })
         .await?;
-        Ok(service)
+        Ok(())
     }
 
     pub(super) async fn place(&self, order: &Value) -> Result<Answer> {
