@@ -15,7 +15,7 @@ RUN cargo build --release --locked --bin walrelay && strip target/release/walrel
 FROM ${BASE_IMAGE}
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates \
-    && rm -rf /var/lib/apt/lists/* /var/cache/debconf /var/log/*.log /var/log/apt
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf /var/log/*.log /var/log/apt
 COPY --from=build /src/target/release/walrelay /usr/bin/walrelay
 # By number, so that Kubernetes can tell that it is not root.
 USER 65532:65532
