@@ -22,6 +22,15 @@ enum Segment<C> {
     Column(C),
 }
 
+/// What a name in a template stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bound {
+    /// The column at this index of the relation.
+    Column(usize),
+    /// This text, for every row.
+    Constant(String),
+}
+
 /// A text that is no template; the position counts characters from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{fault} at character {position} of the template")]
@@ -156,11 +165,15 @@ impl Template {
     /// Binds the columns to their indexes in a relation.
     ///
     /// # Errors
-    /// The first column that `index_of` does not know.
-    pub fn bind(&self, index_of: impl Fn(&str) -> Option<usize>) -> Result<BoundTemplate, String> {
+    /// The first column that `resolve` does not know.
+    pub fn bind(&self, resolve: impl Fn(&str) -> Option<Bound>) -> Result<BoundTemplate, String> {
         let bound = self.segments.iter().map(|segment| match segment {
             Segment::Literal(text) => Ok(Segment::Literal(text.clone())),
-            Segment::Column(name) => index_of(name).map(Segment::Column).ok_or_else(|| name.clone()),
+            Segment::Column(name) => match resolve(name) {
+                Some(Bound::Column(index)) => Ok(Segment::Column(index)),
+                Some(Bound::Constant(text)) => Ok(Segment::Literal(text)),
+                None => Err(name.clone()),
+            },
         });
         Ok(BoundTemplate {
             segments: bound.collect::<Result<_, _>>()?,
@@ -210,7 +223,12 @@ mod tests {
 
     /// Renders a template of the columns `a`, `b` and `c` for one row.
     fn render(template: &str, row: [Cell; 3]) -> Result<String, RenderError> {
-        let index_of = |name: &str| ["a", "b", "c"].iter().position(|column| *column == name);
+        let index_of = |name: &str| {
+            ["a", "b", "c"]
+                .iter()
+                .position(|column| *column == name)
+                .map(Bound::Column)
+        };
         let bound = Template::parse(template).unwrap().bind(index_of).unwrap();
         let frame = Sample::Insert {
             oid: 1,
@@ -302,7 +320,7 @@ mod tests {
     #[test]
     fn an_unknown_column_is_named() {
         let template = Template::parse("{event_type}.{colour}").unwrap();
-        let index_of = |name: &str| (name == "event_type").then_some(3);
+        let index_of = |name: &str| (name == "event_type").then_some(Bound::Column(3));
         assert_eq!(template.bind(index_of), Err("colour".to_owned()));
     }
 

@@ -7,6 +7,7 @@ mod doctor;
 mod exit;
 mod generate;
 mod health;
+mod outbox;
 mod progress;
 mod purge;
 mod recover;

@@ -13,10 +13,11 @@ use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
 use super::WrongUsage;
+use super::outbox::{after_publish, outbox_tables, route};
 use crate::cli::ReplayArgs;
 use crate::config::{
-    self, Agreement, AuthMechanism, Config, ConfigError, ExchangeType, FailurePolicy, OnSlotLost, Ordering,
-    OutboxConfig, RabbitmqConfig, Validator,
+    Agreement, AuthMechanism, Config, ConfigError, ExchangeType, FailurePolicy, OnSlotLost, Ordering,
+    RabbitmqConfig, Validator,
 };
 use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 use crate::postgres;
@@ -142,10 +143,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
     };
     let ignore_tables = ignore_tables(config)?;
     let flow = FlowConfig {
-        tables: source
-            .marks()
-            .map(|(table, after_publish)| outbox_table(table, &route, after_publish))
-            .collect(),
+        tables: outbox_tables(config)?,
         ignore_tables: ignore_tables.iter().map(ignored_table).collect(),
         limits: limits(config)?,
         max_message_bytes: delivery.max_message_bytes.map(usize::try_from).transpose()?,
@@ -199,9 +197,17 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
     Ok(ReplaySettings {
         connector,
         slot: source.slot.clone(),
-        tables: tables
-            .iter()
-            .map(|table| outbox_table(table, &route, Some(AfterPublish::Keep)))
+        tables: outbox_tables(config)?
+            .into_iter()
+            .filter(|outbox| {
+                tables
+                    .iter()
+                    .any(|table| table.schema == outbox.schema && table.name == outbox.name)
+            })
+            .map(|outbox| OutboxTable {
+                after_publish: Some(AfterPublish::Keep),
+                ..outbox
+            })
             .collect(),
         filter: Filter {
             ids: args.events.iter().chain(&args.id).cloned().collect(),
@@ -244,13 +250,6 @@ pub(super) fn ignore_tables(config: &Config) -> anyhow::Result<Vec<QualifiedTabl
     Ok(tables.collect::<Result<_, _>>()?)
 }
 
-pub(super) fn route(config: &Config) -> anyhow::Result<Route> {
-    Ok(Route {
-        exchange: Template::parse(&config.rabbitmq.exchange)?,
-        routing_key: Template::parse(&config.rabbitmq.routing_key)?,
-    })
-}
-
 fn limits(config: &Config) -> anyhow::Result<WindowLimits> {
     Ok(WindowLimits {
         events: config.delivery.max_in_flight.into(),
@@ -264,23 +263,6 @@ const fn policy(policy: FailurePolicy) -> Policy {
         FailurePolicy::DeadLetter => Policy::DeadLetter,
         FailurePolicy::Discard => Policy::Discard,
     }
-}
-
-fn outbox_table(table: &QualifiedTable, route: &Route, after_publish: Option<AfterPublish>) -> OutboxTable {
-    OutboxTable {
-        schema: table.schema.clone(),
-        name: table.name.clone(),
-        route: route.clone(),
-        after_publish,
-    }
-}
-
-fn after_publish(outbox: &OutboxConfig) -> Option<AfterPublish> {
-    Some(match outbox.after_publish? {
-        config::AfterPublish::Mark => AfterPublish::Mark,
-        config::AfterPublish::Delete => AfterPublish::Delete,
-        config::AfterPublish::Keep => AfterPublish::Keep,
-    })
 }
 
 fn ignored_table(table: &QualifiedTable) -> IgnoredTable {

@@ -36,6 +36,8 @@ pub enum Kind {
     Password,
     /// Text with `{placeholders}`; its own module parses it.
     Template,
+    /// Where a field of an event comes from: a column's name, `{ value = "..." }`, or "" for nowhere.
+    Field,
     /// A path, relative to the current folder; never empty.
     Path,
     /// A duration in humantime's syntax ("10s", "100ms"), from `min` to `max`.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::key::{Key, Kind, Presence};
-use super::rules::{heartbeat, not_empty, publication_name, short_text, slot_name};
+use super::rules::{
+    heartbeat, is_column, is_no_constant, is_not_absent, not_empty, publication_name, short_text, slot_name,
+};
 
 /// What can be done with an event that cannot be delivered.
 const POLICIES: &[&str] = &["hold", "dead_letter", "discard"];
@@ -118,6 +120,120 @@ pub static KEYS: &[Key] = &[
         Kind::Choice(&["mark", "delete", "keep"]),
         Presence::Optional,
         "what becomes of published rows: sent_at set, deleted or kept; absent, mark where there is a sent_at",
+    ),
+    key(
+        "outbox.preset",
+        Kind::Choice(&["walrelay", "debezium"]),
+        Presence::Default("walrelay"),
+        "how the columns are called that outbox.columns does not name",
+    ),
+    Key {
+        check: Some(is_column),
+        ..key(
+            "outbox.columns.id",
+            Kind::Field,
+            Presence::Optional,
+            "the column of the event's id, which becomes the message id",
+        )
+    },
+    Key {
+        check: Some(is_not_absent),
+        ..key(
+            "outbox.columns.aggregate_type",
+            Kind::Field,
+            Presence::Optional,
+            "the column of the kind of thing the event happened to, or { value = \"...\" }",
+        )
+    },
+    Key {
+        check: Some(is_not_absent),
+        ..key(
+            "outbox.columns.aggregate_id",
+            Kind::Field,
+            Presence::Optional,
+            "the column of which thing it happened to, or { value = \"...\" }",
+        )
+    },
+    Key {
+        check: Some(is_not_absent),
+        ..key(
+            "outbox.columns.event_type",
+            Kind::Field,
+            Presence::Optional,
+            "the column of what happened, or { value = \"...\" }",
+        )
+    },
+    Key {
+        check: Some(is_column),
+        ..key(
+            "outbox.columns.payload",
+            Kind::Field,
+            Presence::Optional,
+            "the column of the message's body: json, jsonb, text or bytea",
+        )
+    },
+    Key {
+        check: Some(is_no_constant),
+        ..key(
+            "outbox.columns.headers",
+            Kind::Field,
+            Presence::Optional,
+            "the column of a JSON object that joins the message's headers, or \"\" for none",
+        )
+    },
+    Key {
+        check: Some(is_no_constant),
+        ..key(
+            "outbox.columns.created_at",
+            Kind::Field,
+            Presence::Optional,
+            "the column of the time at which the row was written, or \"\" for none",
+        )
+    },
+    Key {
+        check: Some(is_no_constant),
+        ..key(
+            "outbox.columns.sent_at",
+            Kind::Field,
+            Presence::Optional,
+            "the column that is set once a row is published, or \"\" for none",
+        )
+    },
+    key(
+        "outbox.columns.routing_key",
+        Kind::Field,
+        Presence::Optional,
+        "the column of the routing key; where it is null, the template's",
+    ),
+    key(
+        "outbox.columns.exchange",
+        Kind::Field,
+        Presence::Optional,
+        "the column of the exchange; where it is null, the template's",
+    ),
+    key(
+        "outbox.columns.content_type",
+        Kind::Field,
+        Presence::Optional,
+        "the column of the property content_type, or { value = \"...\" }; else by the payload's type",
+    ),
+    key(
+        "outbox.columns.expiration",
+        Kind::Field,
+        Presence::Optional,
+        "the column of the property expiration, in milliseconds, or { value = \"...\" }",
+    ),
+    key(
+        "outbox.columns.priority",
+        Kind::Field,
+        Presence::Optional,
+        "the column of the property priority, 0 to 255, or { value = \"...\" }",
+    ),
+    key(
+        "outbox.columns.correlation_id",
+        Kind::Field,
+        Presence::Optional,
+        "the column of the property correlation_id, or { value = \"...\" }",
     ),
     key(
         "outbox.retention.keep_sent",

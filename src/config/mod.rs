@@ -33,10 +33,11 @@ pub use log_levels::{LogLevels, NotALevel};
 pub use problem::{ConfigError, Origin, Problem, ProblemKind};
 pub use rules::Rule;
 pub use types::{
-    AdminConfig, AfterPublish, AuthMechanism, Config, DeliveryConfig, ExchangeType, FailurePolicy, LogConfig,
-    LogFormat, OnSlotLost, Ordering, OtelConfig, OutboxConfig, PostgresConfig, RabbitmqConfig,
+    AdminConfig, AfterPublish, AuthMechanism, ColumnsConfig, Config, DeliveryConfig, ExchangeType,
+    FailurePolicy, LogConfig, LogFormat, OnSlotLost, Ordering, OtelConfig, OutboxConfig, PostgresConfig,
+    Preset, RabbitmqConfig,
 };
-pub use value::Value;
+pub use value::{FieldValue, Value};
 
 use layers::{Layer, Setting};
 

@@ -1,6 +1,6 @@
 //! What single values must fulfil beyond their kind.
 
-use super::value::Value;
+use super::value::{FieldValue, Value};
 
 /// A check of one value; the error completes "must be ...".
 pub type Rule = fn(&Value) -> Result<(), &'static str>;
@@ -50,4 +50,28 @@ pub(super) fn heartbeat(value: &Value) -> Result<(), &'static str> {
         return Ok(());
     }
     Err("a whole number of seconds, or 0 for none")
+}
+
+/// Of `id` and `payload`: one that is the same for every event would be of no use.
+pub(super) fn is_column(value: &Value) -> Result<(), &'static str> {
+    if matches!(value, Value::Field(FieldValue::Column(_))) {
+        return Ok(());
+    }
+    Err("the name of a column")
+}
+
+/// Of fields that every event has.
+pub(super) fn is_not_absent(value: &Value) -> Result<(), &'static str> {
+    if matches!(value, Value::Field(FieldValue::Absent)) {
+        return Err("the name of a column or { value = \"...\" }");
+    }
+    Ok(())
+}
+
+/// Of fields that differ from row to row.
+pub(super) fn is_no_constant(value: &Value) -> Result<(), &'static str> {
+    if matches!(value, Value::Field(FieldValue::Constant(_))) {
+        return Err("the name of a column, or \"\" for none");
+    }
+    Ok(())
 }

@@ -12,6 +12,7 @@ use super::keys::KEYS;
 use super::layers::{Entry, Settings};
 use super::log_levels::LogLevels;
 use super::problem::{Problem, ProblemKind};
+use super::value::FieldValue;
 use super::value::Value;
 
 /// The whole configuration. Its `Debug` shows no secret.
@@ -67,6 +68,43 @@ pub struct OutboxConfig {
     pub after_publish: Option<AfterPublish>,
     /// How long rows stay after they were marked as sent; `None`: for ever.
     pub keep_sent: Option<Duration>,
+    /// What its columns are called where `columns` does not say.
+    pub preset: Preset,
+    /// What its columns are called.
+    pub columns: ColumnsConfig,
+}
+
+/// `[outbox.columns]`: where each field comes from; `None`: as the preset has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ColumnsConfig {
+    /// The message id.
+    pub id: Option<FieldValue>,
+    /// The kind of thing that an event happened to.
+    pub aggregate_type: Option<FieldValue>,
+    /// Which one.
+    pub aggregate_id: Option<FieldValue>,
+    /// What happened.
+    pub event_type: Option<FieldValue>,
+    /// The body.
+    pub payload: Option<FieldValue>,
+    /// A JSON object of further headers.
+    pub headers: Option<FieldValue>,
+    /// When the row was written.
+    pub created_at: Option<FieldValue>,
+    /// When it was published.
+    pub sent_at: Option<FieldValue>,
+    /// The routing key.
+    pub routing_key: Option<FieldValue>,
+    /// The exchange.
+    pub exchange: Option<FieldValue>,
+    /// The property `content_type`.
+    pub content_type: Option<FieldValue>,
+    /// The property `expiration`.
+    pub expiration: Option<FieldValue>,
+    /// The property `priority`.
+    pub priority: Option<FieldValue>,
+    /// The property `correlation_id`.
+    pub correlation_id: Option<FieldValue>,
 }
 
 /// `[rabbitmq]`
@@ -201,6 +239,15 @@ pub enum OnSlotLost {
     Rescan,
 }
 
+/// How an outbox table's columns are called where nothing else is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preset {
+    /// As the fields of an event are.
+    Walrelay,
+    /// As Debezium's outbox event router has them.
+    Debezium,
+}
+
 /// What becomes of a row whose event is published (R18 to R21).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterPublish {
@@ -275,6 +322,23 @@ impl Config {
                 table: values.required("outbox.table")?,
                 after_publish: values.optional("outbox.after_publish"),
                 keep_sent: values.optional("outbox.retention.keep_sent"),
+                preset: values.required("outbox.preset")?,
+                columns: ColumnsConfig {
+                    id: values.optional("outbox.columns.id"),
+                    aggregate_type: values.optional("outbox.columns.aggregate_type"),
+                    aggregate_id: values.optional("outbox.columns.aggregate_id"),
+                    event_type: values.optional("outbox.columns.event_type"),
+                    payload: values.optional("outbox.columns.payload"),
+                    headers: values.optional("outbox.columns.headers"),
+                    created_at: values.optional("outbox.columns.created_at"),
+                    sent_at: values.optional("outbox.columns.sent_at"),
+                    routing_key: values.optional("outbox.columns.routing_key"),
+                    exchange: values.optional("outbox.columns.exchange"),
+                    content_type: values.optional("outbox.columns.content_type"),
+                    expiration: values.optional("outbox.columns.expiration"),
+                    priority: values.optional("outbox.columns.priority"),
+                    correlation_id: values.optional("outbox.columns.correlation_id"),
+                },
             })
         });
         Ok(Self {
@@ -436,6 +500,12 @@ fields! {
         "mark" => Some(Self::Mark),
         "delete" => Some(Self::Delete),
         "keep" => Some(Self::Keep),
+        _ => None,
+    };
+    FieldValue: Field(field) => Some(field.clone());
+    Preset: Word(word) => match *word {
+        "walrelay" => Some(Self::Walrelay),
+        "debezium" => Some(Self::Debezium),
         _ => None,
     };
     FailurePolicy: Word(word) => match *word {

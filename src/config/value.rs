@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use secrecy::{ExposeSecret as _, SecretString};
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 use super::key::{Key, Kind};
 use super::log_levels::LogLevels;
@@ -26,6 +26,8 @@ pub enum Value {
     Texts(Vec<String>),
     /// The same of a key that is secret.
     Secrets(Vec<SecretString>),
+    /// Of [`Kind::Field`].
+    Field(FieldValue),
     /// Of [`Kind::Path`].
     Path(PathBuf),
     /// Of [`Kind::Duration`].
@@ -44,6 +46,47 @@ pub enum Value {
     LogLevels(LogLevels),
 }
 
+/// Where a field of an event comes from, as configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FieldValue {
+    /// The column of this name, as PostgreSQL stores it.
+    Column(String),
+    /// This text, for every event.
+    Constant(String),
+    /// Nowhere.
+    Absent,
+}
+
+impl FieldValue {
+    /// Reads a column's name, nothing, or an inline table as in a file.
+    fn from_text(text: &str) -> Option<Self> {
+        if text.is_empty() {
+            return Some(Self::Absent);
+        }
+        if !text.trim_start().starts_with('{') {
+            return Some(Self::Column(text.to_owned()));
+        }
+        let document = format!("field = {text}");
+        let document = DeTable::parse(&document).ok()?;
+        let (_, field) = document.get_ref().iter().next()?;
+        let table = field.get_ref().as_table()?;
+        (document.get_ref().len() == 1)
+            .then(|| Self::from_table(table))
+            .flatten()
+    }
+
+    /// Reads `{ value = "..." }`.
+    fn from_table(table: &DeTable<'_>) -> Option<Self> {
+        let mut entries = table.iter();
+        match (entries.next(), entries.next()) {
+            (Some((name, value)), None) if name.get_ref() == "value" => {
+                Some(Self::Constant(value.get_ref().as_str()?.to_owned()))
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Value {
     /// Reads the text of an environment variable, a flag or a default.
     ///
@@ -59,6 +102,7 @@ impl Value {
             Kind::Text | Kind::Template => Some(Self::Text(text.to_owned())),
             Kind::Password => Some(Self::Password(text.into())),
             Kind::Texts => Some(Self::listed(key, separated(text))),
+            Kind::Field => FieldValue::from_text(text).map(Self::Field),
             Kind::Path => (!text.is_empty()).then(|| Self::Path(text.into())),
             Kind::Duration { .. } => humantime::parse_duration(text).ok().map(Self::Duration),
             Kind::Choice(words) => words
@@ -112,6 +156,9 @@ impl Value {
                 }
                 Self::listed(key, texts).fits(key, || described(value))
             }
+            (Kind::Field, DeValue::Table(table)) => FieldValue::from_table(table)
+                .map(Self::Field)
+                .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new())),
             (_, DeValue::String(text)) => Self::from_text(key, text),
             (_, other) => Err(impossible(
                 key,
@@ -137,6 +184,7 @@ impl Value {
             Self::Word(word) => word,
             Self::Texts(_)
             | Self::Secrets(_)
+            | Self::Field(_)
             | Self::Path(_)
             | Self::Duration(_)
             | Self::Size(_)
@@ -206,6 +254,7 @@ fn expected(kind: Kind) -> String {
     match kind {
         Kind::Text | Kind::Template | Kind::Password => "a text in quotes".to_owned(),
         Kind::Texts => "a text in quotes or a list of such".to_owned(),
+        Kind::Field => "a column's name in quotes or { value = \"...\" }".to_owned(),
         Kind::Path => "a path in quotes".to_owned(),
         Kind::Duration { .. } => "a duration such as \"10s\" or \"100ms\"".to_owned(),
         Kind::Size { .. } => "a size such as \"32MiB\" or a number of bytes".to_owned(),
@@ -237,6 +286,7 @@ fn range(kind: Kind) -> String {
         | Kind::Texts
         | Kind::Template
         | Kind::Password
+        | Kind::Field
         | Kind::Path
         | Kind::Boolean
         | Kind::Choice(_)
@@ -254,6 +304,7 @@ fn nearest(kind: Kind, text: &str) -> String {
         | Kind::Texts
         | Kind::Template
         | Kind::Password
+        | Kind::Field
         | Kind::Path
         | Kind::Duration { .. }
         | Kind::Size { .. }
@@ -312,6 +363,9 @@ pub(super) fn to_toml(value: &Value) -> String {
                 .iter()
                 .map(|text| quoted(&super::mask::masked(text.expose_secret()))),
         ),
+        Value::Field(FieldValue::Column(name)) => quoted(name),
+        Value::Field(FieldValue::Constant(text)) => format!("{{ value = {} }}", quoted(text)),
+        Value::Field(FieldValue::Absent) => quoted(""),
         Value::Path(path) => quoted(&path.to_string_lossy()),
         Value::Duration(wait) => quoted(&humantime::format_duration(*wait).to_string()),
         Value::Size(bytes) => quoted(&size_text(*bytes)),

@@ -120,7 +120,8 @@ mod tests {
         };
         let required = MappingError::ColumnMissing {
             table: table(),
-            column: "id",
+            column: "id".to_owned(),
+            field: "id",
         };
         assert_eq!(mapping_kind(&of_template), FaultKind::TemplateColumnMissing);
         assert_eq!(mapping_kind(&required), FaultKind::ColumnMissing);

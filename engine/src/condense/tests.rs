@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::event::{InvalidRow, Mapping, Route};
+use crate::event::{Columns, InvalidRow, Mapping, OutboxTable, Route};
 use crate::pgoutput::sample::{Cell, Row, Sample, SampleColumn, any_sample};
 use crate::pgoutput::{Message, Value};
 use crate::property;
@@ -274,7 +274,14 @@ fn with_mapping<T>(
         exchange: Template::parse("outbox").unwrap(),
         routing_key: Template::parse(routing_key).unwrap(),
     };
-    let mapping = Mapping::bind(&relation, &route).unwrap();
+    let outbox = OutboxTable {
+        schema: relation.namespace.to_owned(),
+        name: relation.name.to_owned(),
+        columns: Columns::default(),
+        route,
+        after_publish: None,
+    };
+    let mapping = Mapping::bind(&relation, &outbox).unwrap();
     let row = insert(
         columns
             .iter()
@@ -322,7 +329,7 @@ fn a_row_with_a_large_id_is_invalid_and_has_none() {
     with_mapping(&columns, "{event_type}", |mapping, row| {
         assert_eq!(mapping.id(row), None);
         let error = InvalidRow::ColumnTooLarge {
-            column: "id",
+            column: "id".to_owned(),
             length: 101,
             limit: 100,
         };

@@ -1,8 +1,9 @@
 //! Rows as events.
 
+use super::payload::type_oid;
 use super::*;
 use crate::pgoutput::sample::{Cell, Sample, SampleColumn};
-use crate::pgoutput::{Insert, Message};
+use crate::pgoutput::{Insert, Message, Tuple};
 
 const UUID: u32 = 2950;
 const BIGINT: u32 = 20;
@@ -55,6 +56,10 @@ impl Table {
     }
 
     fn bind_to(&self, route: &Route) -> Result<Mapping, MappingError> {
+        self.bind_as(&outbox_table(route))
+    }
+
+    fn bind_as(&self, table: &OutboxTable) -> Result<Mapping, MappingError> {
         let columns = self.0.iter().map(|(name, type_oid, _)| SampleColumn {
             flags: 0,
             name: (*name).to_owned(),
@@ -72,12 +77,20 @@ impl Table {
         let Ok(Message::Relation(relation)) = Message::decode(&frame) else {
             panic!("not a relation")
         };
-        Mapping::bind(&relation, route)
+        Mapping::bind(&relation, table)
     }
 
     /// Binds the table and hands its row to `check`.
     fn with_row<T>(&self, check: impl FnOnce(&Mapping, &Tuple<'_>) -> T) -> T {
-        let mapping = self.bind().unwrap();
+        self.with_columns(Columns::default(), check)
+    }
+
+    fn with_columns<T>(&self, columns: Columns, check: impl FnOnce(&Mapping, &Tuple<'_>) -> T) -> T {
+        let table = OutboxTable {
+            columns,
+            ..outbox_table(&route("{aggregate_type}.{event_type}"))
+        };
+        let mapping = self.bind_as(&table).unwrap();
         let new = self.0.iter().map(|(_, _, cell)| cell.clone()).collect();
         let frame = Sample::Insert { oid: 1, new }.encode();
         let Ok(Message::Insert(Insert { new, .. })) = Message::decode(&frame) else {
@@ -98,6 +111,16 @@ impl Table {
             let result = payload.append_to(&mut body);
             (result.map(|()| body), payload.payload_type.content_type())
         })
+    }
+}
+
+fn outbox_table(route: &Route) -> OutboxTable {
+    OutboxTable {
+        schema: "shop".to_owned(),
+        name: "outbox_events".to_owned(),
+        columns: Columns::default(),
+        route: route.clone(),
+        after_publish: None,
     }
 }
 
@@ -147,7 +170,8 @@ fn a_missing_column_is_named_the_first_one_first() {
     for column in REQUIRED_COLUMNS {
         let error = Table::outbox().without(column).bind().unwrap_err();
         let table = "shop.outbox_events".to_owned();
-        assert_eq!(error, MappingError::ColumnMissing { table, column });
+        let (field, column) = (column, column.to_owned());
+        assert_eq!(error, MappingError::ColumnMissing { table, column, field });
     }
     let error = Table::outbox().without("payload").without("id").bind();
     assert_eq!(
@@ -203,7 +227,7 @@ fn a_bytea_is_carried_as_its_bytes() {
         let (body, _) = Table::outbox()
             .payload(type_oid::BYTEA, not_hex.as_bytes())
             .body();
-        assert_eq!(body, Err(InvalidRow::NotHex("payload")), "{not_hex}");
+        assert_eq!(body, Err(InvalidRow::NotHex("payload".to_owned())), "{not_hex}");
     }
 }
 
@@ -231,7 +255,7 @@ fn a_row_is_sent_if_sent_at_is_set_and_there_is_such_a_column() {
 fn a_null_column_makes_the_row_invalid() {
     for column in REQUIRED_COLUMNS {
         let table = Table::outbox().set(column, Cell::Null);
-        assert_eq!(table.invalid(), InvalidRow::Null(column));
+        assert_eq!(table.invalid(), InvalidRow::Null(column.to_owned()));
     }
     let table = Table::outbox().set("id", Cell::Null);
     assert!(table.with_row(|mapping, row| mapping.id(row).is_none()));
@@ -241,10 +265,10 @@ fn a_null_column_makes_the_row_invalid() {
 fn an_empty_id_event_type_or_payload_makes_the_row_invalid_and_no_other_column() {
     for column in ["id", "event_type", "payload"] {
         let table = Table::outbox().set(column, text(b""));
-        assert_eq!(table.invalid(), InvalidRow::Empty(column));
+        assert_eq!(table.invalid(), InvalidRow::Empty(column.to_owned()));
     }
     let table = Table::outbox().payload(type_oid::BYTEA, b"\\x");
-    assert_eq!(table.invalid(), InvalidRow::Empty("payload"));
+    assert_eq!(table.invalid(), InvalidRow::Empty("payload".to_owned()));
     let table = Table::outbox()
         .set("aggregate_type", text(b""))
         .set("aggregate_id", text(b""));
@@ -255,7 +279,7 @@ fn an_empty_id_event_type_or_payload_makes_the_row_invalid_and_no_other_column()
 fn a_column_that_is_not_utf8_makes_the_row_invalid() {
     for column in ["id", "aggregate_type", "aggregate_id", "event_type"] {
         let table = Table::outbox().set(column, text(b"\xC3"));
-        assert_eq!(table.invalid(), InvalidRow::NotUtf8(column));
+        assert_eq!(table.invalid(), InvalidRow::NotUtf8(column.to_owned()));
     }
 }
 
@@ -305,4 +329,75 @@ fn a_trace_is_taken_from_columns_of_its_own_and_else_from_headers() {
     let table = table.set("headers", Cell::Text(b"\xff".to_vec()));
     assert_eq!(traced(&table), [Some("by column".to_owned()), None]);
     assert_eq!(traced(&Table::outbox()), [None, None]);
+}
+
+/// A row of the table that Debezium's outbox event router reads.
+fn debezium() -> Table {
+    Table(vec![
+        ("id", BIGINT, text(b"7")),
+        ("aggregatetype", type_oid::VARCHAR, text(b"order")),
+        ("aggregateid", type_oid::VARCHAR, text(b"42")),
+        ("type", type_oid::VARCHAR, text(b"created")),
+        ("payload", type_oid::VARCHAR, text(b"{}")),
+    ])
+}
+
+#[test]
+fn columns_of_other_names_are_the_fields_that_the_configuration_says_in_templates_too() {
+    let columns = Columns {
+        aggregate_id: Source::Constant("all".to_owned()),
+        ..Columns::debezium()
+    };
+    debezium().with_columns(columns, |mapping, row| {
+        let event = mapping.read(row).unwrap();
+        assert_eq!(
+            (
+                event.id,
+                event.aggregate_type,
+                event.aggregate_id,
+                event.event_type
+            ),
+            ("7", "order", "all", "created")
+        );
+        let mut routing_key = String::new();
+        mapping.render_routing_key(row, &mut routing_key).unwrap();
+        assert_eq!(routing_key, "order.created");
+        assert_eq!(mapping.aggregate(row), [&b"order"[..], b"all"]);
+    });
+}
+
+#[test]
+fn a_constant_is_rendered_in_a_template() {
+    let columns = Columns {
+        event_type: Source::Constant("happened".to_owned()),
+        ..Columns::default()
+    };
+    Table::outbox().with_columns(columns, |mapping, row| {
+        let mut routing_key = String::new();
+        mapping.render_routing_key(row, &mut routing_key).unwrap();
+        assert_eq!(routing_key, "order.happened");
+    });
+}
+
+#[test]
+fn a_named_column_that_is_missing_is_named_with_its_field() {
+    let columns = Columns {
+        sent_at: Source::Column("done".to_owned()),
+        ..Columns::default()
+    };
+    let table = OutboxTable {
+        columns,
+        ..outbox_table(&route(""))
+    };
+    assert_eq!(
+        Table::outbox().bind_as(&table).unwrap_err().to_string(),
+        "table shop.outbox_events has no column \"done\", which is to be the event's sent_at"
+    );
+}
+
+#[test]
+fn a_mapped_column_is_named_where_its_value_is_of_no_use() {
+    let table = debezium().set("type", Cell::Null);
+    let error = table.with_columns(Columns::debezium(), |mapping, row| mapping.read(row).unwrap_err());
+    assert_eq!(error.to_string(), "column \"type\" is null");
 }

@@ -108,7 +108,7 @@ impl Outbox {
         };
         Ok(Some(Self {
             table: place,
-            mapping: Mapping::bind(relation, &table.route)?,
+            mapping: Mapping::bind(relation, table)?,
             names: TableNames::of(relation),
         }))
     }

@@ -96,13 +96,14 @@ impl StoredEvent {
             return Err(Unfit::NoPayloadColumn { schema, table });
         };
         let columns = self.columns.as_deref().ok_or(Unfit::Unreadable)?;
-        let (relation, insert) = (self.relation(columns, payload_type), insert(columns));
+        let (relation, insert) = (
+            self.relation(columns, &configured.columns.payload, payload_type),
+            insert(columns),
+        );
         let (relation, insert) = (read_relation(&relation)?, read_insert(&insert)?);
-        let mapping = Mapping::bind(&relation, &configured.route).map_err(|error| match error {
-            MappingError::ColumnMissing { column, .. } => Unfit::NotKept {
-                column: column.to_owned(),
-            },
-            MappingError::TemplateColumnMissing { column, .. } => Unfit::NotKept { column },
+        let mapping = Mapping::bind(&relation, configured).map_err(|error| match error {
+            MappingError::ColumnMissing { column, .. }
+            | MappingError::TemplateColumnMissing { column, .. } => Unfit::NotKept { column },
             error @ MappingError::PayloadType { .. } => Unfit::Mapping(error),
         })?;
         encode(
@@ -123,9 +124,9 @@ impl StoredEvent {
     }
 
     /// The Relation message that would come before the row.
-    fn relation(&self, columns: &[Column], payload_type: u32) -> Vec<u8> {
+    fn relation(&self, columns: &[Column], payload: &str, payload_type: u32) -> Vec<u8> {
         let columns = columns.iter().map(|(name, _)| {
-            let type_oid = if name == "payload" { payload_type } else { TEXT_OID };
+            let type_oid = if name == payload { payload_type } else { TEXT_OID };
             (name.as_str(), type_oid)
         });
         relation_of(&self.schema, &self.table, columns)

@@ -147,7 +147,7 @@ proptest! {
                     let state = if is_valid { Stage::Queued } else { Stage::Invalid };
                     model.events.push(Event { aggregate, state });
                     if !is_valid {
-                        let reason = InvalidRow::Null("payload");
+                        let reason = InvalidRow::Null("payload".to_owned());
                         window.fail(place, Failure::Invalid { id: None, reason });
                     }
                 }

@@ -199,7 +199,7 @@ fn a_row_without_a_message_is_failed_from_the_start_and_never_sendable() {
     let mut window = window(10, 10_000);
     let failure = Failure::Invalid {
         id: None,
-        reason: InvalidRow::Null("id"),
+        reason: InvalidRow::Null("id".to_owned()),
     };
     let seq = window.admit(admission(key(100, 1, 0), None));
     window.fail(seq, failure);

@@ -5,7 +5,7 @@ mod endpoint;
 mod report;
 mod routes;
 
-use super::{Exit, block_on, print, resolve};
+use super::{Exit, block_on, outbox, print, resolve};
 use crate::cli::DoctorArgs;
 use crate::config::{Config, FailurePolicy, Loaded};
 use crate::finding::Group;
@@ -39,7 +39,7 @@ pub(super) fn execute(args: &DoctorArgs, loaded: &Loaded) -> anyhow::Result<Exit
 
 fn database(config: &Config) -> anyhow::Result<postgres::Examination> {
     let (connector, source) = resolve::database(config)?;
-    let route = resolve::route(config)?;
+    let route = outbox::route(config)?;
     let templates = [
         ("rabbitmq.exchange", &route.exchange),
         ("rabbitmq.routing_key", &route.routing_key),
@@ -63,7 +63,7 @@ fn database(config: &Config) -> anyhow::Result<postgres::Examination> {
 }
 
 fn brokers(config: &Config, probe: bool) -> anyhow::Result<rabbitmq::Examination> {
-    let route = resolve::route(config)?;
+    let route = outbox::route(config)?;
     let name = format!("walrelay {} doctor", config.postgres.slot);
     let brokers = resolve::brokers(config, &route, &name, false)?;
     Ok(rabbitmq::Examination {

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use walrelay_engine::event::Route;
 
-use super::super::{in_session, resolve};
+use super::super::{in_session, outbox, resolve};
 use crate::caution::Caution;
 use crate::config::Config;
 use crate::finding::{Finding, Group};
@@ -33,7 +33,7 @@ pub(super) struct Routes {
 impl Routes {
     pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
         let (connector, source) = resolve::database(config)?;
-        let route = resolve::route(config)?;
+        let route = outbox::route(config)?;
         let mut columns: Vec<_> = [&route.exchange, &route.routing_key]
             .into_iter()
             .flat_map(|template| template.columns().map(str::to_owned))

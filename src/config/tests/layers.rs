@@ -29,6 +29,8 @@ fn without_anything_set_the_defaults_hold() {
             table: "public.outbox_events".to_owned(),
             keep_sent: None,
             after_publish: None,
+            preset: Preset::Walrelay,
+            columns: ColumnsConfig::default(),
         }]
     );
     assert_eq!(rabbitmq.exchange, "outbox");
@@ -123,7 +125,7 @@ fn every_key_reaches_the_configuration() {
     let before = format!("{:?}", loaded(URLS, &Sources::default()).config);
     for key in KEYS.iter().filter(|key| !key.secret) {
         let value = match key.kind {
-            Kind::Text | Kind::Texts | Kind::Template | Kind::Password | Kind::Path => "other",
+            Kind::Text | Kind::Texts | Kind::Template | Kind::Password | Kind::Field | Kind::Path => "other",
             Kind::Duration { .. } => "4s",
             Kind::Size { .. } => "7777",
             Kind::Integer { .. } => "77",
@@ -155,4 +157,57 @@ fn an_empty_exchange_is_the_default_exchange() {
             .exchange,
         ""
     );
+}
+
+#[test]
+fn a_field_is_a_column_a_constant_or_absent() {
+    let file = "[[outbox]]\ntable = 'a.b'\n[outbox.columns]\nid = 'key'\nevent_type = { value = 'a \"b\"' }\nsent_at = ''\n";
+    let by_file = loaded(&format!("{URLS}{file}"), &Sources::default());
+    let columns = ColumnsConfig {
+        id: Some(FieldValue::Column("key".to_owned())),
+        event_type: Some(FieldValue::Constant("a \"b\"".to_owned())),
+        sent_at: Some(FieldValue::Absent),
+        ..ColumnsConfig::default()
+    };
+    assert_eq!(by_file.config.outbox[0].columns, columns);
+    let shown = by_file.settings.to_toml();
+    assert!(
+        shown.contains("event_type = { value = \"a \\\"b\\\"\" }  # "),
+        "{shown}"
+    );
+    let by_flags = set(&[
+        "outbox.columns.id=key",
+        "outbox.columns.event_type={ value = 'a \"b\"' }",
+        "outbox.columns.sent_at=",
+    ]);
+    assert_eq!(loaded(URLS, &by_flags).config.outbox[0].columns, columns);
+}
+
+#[test]
+fn a_field_that_cannot_come_from_there_is_refused() {
+    for (setting, problem) in [
+        (
+            "outbox.columns.id=",
+            "outbox.columns.id must be the name of a column, not \"\"",
+        ),
+        (
+            "outbox.columns.payload={ value = 'x' }",
+            "outbox.columns.payload must be the name of a column, not \"{ value = \\'x\\' }\"",
+        ),
+        (
+            "outbox.columns.event_type=",
+            "outbox.columns.event_type must be the name of a column or { value = \"...\" }, not \"\"",
+        ),
+        (
+            "outbox.columns.sent_at={ value = 'x' }",
+            "outbox.columns.sent_at must be the name of a column, or \"\" for none, not \"{ value = \\'x\\' }\"",
+        ),
+        (
+            "outbox.columns.priority={ valu = 'x' }",
+            "outbox.columns.priority must be a column's name in quotes or { value = \"...\" }, not \"{ valu = \\'x\\' }\"",
+        ),
+    ] {
+        let shown = refused_with(URLS, &set(&[setting]));
+        assert_eq!(shown, format!("--set: {problem}"), "{setting}");
+    }
 }

@@ -90,5 +90,5 @@ async fn scan(
 
 fn mapping(scan: &Scan, table: &OutboxTable) -> Result<Mapping, ReplayError> {
     let relation = read_relation(scan.columns().relation())?;
-    Ok(Mapping::bind(&relation, &table.route)?)
+    Ok(Mapping::bind(&relation, table)?)
 }

@@ -41,7 +41,7 @@ impl Rig {
         };
         let mut rig = Self {
             replay: Replay::new(replay),
-            mapping: Mapping::bind(&relation, &config.tables[0].route).unwrap(),
+            mapping: Mapping::bind(&relation, &config.tables[0]).unwrap(),
             now: Instant::now(),
         };
         rig.link_up();
@@ -183,7 +183,7 @@ fn a_row_that_cannot_become_a_message_is_told_and_takes_no_room() {
     assert_eq!(
         reasons,
         [
-            ("a".to_owned(), InvalidRow::Empty("payload")),
+            ("a".to_owned(), InvalidRow::Empty("payload".to_owned())),
             ("b".to_owned(), large)
         ]
     );

@@ -277,7 +277,7 @@ fn a_stored_row_that_cannot_become_a_message_fails_its_retry() {
         assert_eq!(rig.durable(), 100 + COMMIT_SIZE);
     }
     assert_eq!(
-        Unfit::Row(InvalidRow::Empty("id")).to_string(),
+        Unfit::Row(InvalidRow::Empty("id".to_owned())).to_string(),
         "column \"id\" is empty"
     );
 }

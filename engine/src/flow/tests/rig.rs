@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::Lsn;
 use crate::amqp::{ContentHeader, Frame, FrameKind, Method, returned_key};
-use crate::event::{AfterPublish, OutboxTable, Route};
+use crate::event::{AfterPublish, Columns, OutboxTable, Route};
 use crate::flow::{Flow, FlowConfig, Intake, LogIdentity, StreamError};
 use crate::key::EventKey;
 use crate::marks::{MarkSettings, Marked};
@@ -42,6 +42,7 @@ pub(super) fn config(events: usize, bytes: usize) -> FlowConfig {
         tables: vec![OutboxTable {
             schema: "public".to_owned(),
             name: "outbox_events".to_owned(),
+            columns: Columns::default(),
             route: Route {
                 exchange: template("outbox"),
                 routing_key: template("{aggregate_type}.{event_type}"),

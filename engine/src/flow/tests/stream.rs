@@ -188,7 +188,8 @@ fn a_table_without_a_required_column_is_an_error_that_names_both() {
     let error = rig.offer(&changed).unwrap_err();
     let expected = MappingError::ColumnMissing {
         table: "public.outbox_events".to_owned(),
-        column: "event_type",
+        column: "event_type".to_owned(),
+        field: "event_type",
     };
     assert!(
         matches!(&error, StreamError::Mapping(mapping) if *mapping == expected),
