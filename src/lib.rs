@@ -13,6 +13,8 @@ pub mod net;
 pub mod otel;
 pub mod postgres;
 pub mod rabbitmq;
+#[cfg(test)]
+mod reference;
 pub mod relay;
 pub mod repeats;
 pub mod systemd;

@@ -24,7 +24,7 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 ///
 /// # Errors
 /// Those of the formatter.
-pub(super) fn encode(status: &Status) -> Result<String, fmt::Error> {
+pub(crate) fn encode(status: &Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("walrelay");
     registry.register_collector(Box::new(Snapshot(status.clone())));
     let mut text = String::new();

@@ -4,7 +4,7 @@ mod access;
 pub mod client;
 mod health;
 mod history;
-mod metrics;
+pub(crate) mod metrics;
 mod overview;
 mod server;
 
