@@ -11,6 +11,7 @@ pub mod event;
 pub mod flow;
 pub mod history;
 pub mod hold;
+mod json;
 pub mod key;
 pub mod latency;
 pub mod ledger;
