@@ -6,7 +6,7 @@ use super::rig::{
 };
 use crate::flow::{Intake, RETRY_PREFIX, RetryFailure, RetryToken, StoredEvent, Timeout, Unfit};
 use crate::key::{EventKey, TransactionKey};
-use crate::pgoutput::sample::Sample;
+use crate::pgoutput::sample::{Cell, Sample};
 use crate::policy::Policy;
 use crate::timestamp::PgTimestamp;
 use crate::window::Failure;
@@ -19,7 +19,7 @@ fn message(prefix: &str, flags: u8, lsn: u64, content: &[u8]) -> Sample {
         flags,
         lsn,
         prefix: prefix.to_owned(),
-        content: content.to_vec(),
+        content: Cell::Binary(content.to_vec()),
     }
 }
 
