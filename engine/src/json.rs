@@ -2,6 +2,10 @@
 //!
 //! <https://www.rfc-editor.org/rfc/rfc8259>
 
+mod strict;
+
+pub(crate) use strict::{JsonFault, Strict};
+
 /// Goes over JSON that PostgreSQL has checked, without recursion and without a copy. It need not tell every malformed
 /// text; it has to come through all of them.
 pub(crate) struct Scanner<'a> {

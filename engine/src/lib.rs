@@ -7,6 +7,7 @@ pub mod amqp;
 pub mod condense;
 pub mod confirms;
 pub mod decode;
+pub mod emitted;
 pub mod event;
 pub mod flow;
 pub mod history;
