@@ -88,6 +88,9 @@ cautions! {
     /// Events that no queue is bound for.
     RouteUnbound: "route_unbound",
         "bind a queue to the exchange for each of these keys, or correct rabbitmq.routing_key";
+    /// Whoever can log in can write events.
+    MessagesOpen: "messages_open",
+        "give the function to the roles that write events and to the relay's, then take it from public: whoever may emit messages with the prefix writes events";
     /// A host name of a managed service that leads to its pooler.
     PooledHost: "pooled_host",
         "use the service's direct host name: a pooler cannot carry replication";

@@ -9,6 +9,10 @@ use crate::decode::{DecodeError, Reader};
 use crate::pgoutput::{CONDENSED, kind, tag};
 use crate::walsender::XLOG_DATA;
 
+/// A logical message with a longer prefix is nobody's word to us: whoever sends it, and any role may, has its content passed
+/// over together with the prefix.
+pub const PREFIX_MAX: usize = 64;
+
 /// What is no row and no logical message may always have so many bytes. The largest of them is the Relation of a table
 /// of 1,600 columns, with less than 128 KiB; a TRUNCATE may name 250,000 tables.
 const OTHER_MAX: usize = 1024 * 1024;
@@ -56,6 +60,8 @@ pub enum CondenseError {
 enum State {
     /// Something short, to be looked at whole.
     Part(Part),
+    /// The prefix of a logical message, up to its NUL.
+    Prefix,
     /// Data that is copied or passed over.
     Data { left: usize, keep: bool, then: Then },
     /// The message is complete.
@@ -74,6 +80,8 @@ enum Part {
     Head,
     /// Flags and position of a logical message.
     Logical,
+    /// The length of its content.
+    Content,
     /// The table's oid.
     Oid,
     /// A tuple's kind and its number of columns.
@@ -89,7 +97,7 @@ impl Part {
         match self {
             Self::Head => 26,
             Self::Logical => 9,
-            Self::Oid | Self::Length { .. } => 4,
+            Self::Oid | Self::Length { .. } | Self::Content => 4,
             Self::Tuple => 3,
             Self::Kind => 1,
         }
@@ -155,6 +163,11 @@ impl Condenser {
     fn take(&mut self, bytes: &[u8]) -> Result<usize, CondenseError> {
         let wanted = match self.state {
             State::Part(part) => part.size().saturating_sub(self.part.len()),
+            State::Prefix => {
+                let wanted = (PREFIX_MAX + 1).saturating_sub(self.part.len());
+                let end = bytes.iter().take(wanted).position(|byte| *byte == 0);
+                end.map_or(wanted, |end| end + 1)
+            }
             State::Data { left, .. } => left,
             State::End => return Err(self.trailing().into()),
         };
@@ -169,6 +182,10 @@ impl Condenser {
                     bytes.clear();
                     self.part = bytes;
                 }
+            }
+            State::Prefix => {
+                self.part.extend_from_slice(taken);
+                self.end_prefix();
             }
             State::Data { left, keep, then } => {
                 if keep {
@@ -188,9 +205,15 @@ impl Condenser {
             Part::Head => self.head(bytes)?,
             Part::Logical => {
                 self.out.extend_from_slice(bytes);
-                // No prefix and no content: whoever sends so much has no word for us, and any role may.
-                self.out.extend_from_slice(&[0; 1 + size_of::<u32>()]);
-                self.data(self.left, false, Then::End);
+                self.state = State::Prefix;
+            }
+            Part::Content => {
+                let length = reader.length("content length")?;
+                if length > self.left {
+                    return Err(self.truncated("content").into());
+                }
+                let keep = self.value(kind::BINARY, length, self.limit, bytes);
+                self.data(length, keep, Then::End);
             }
             Part::Oid => {
                 self.out.extend_from_slice(bytes);
@@ -219,24 +242,45 @@ impl Condenser {
                 if length > self.left {
                     return Err(self.truncated("value").into());
                 }
-                let limit = self.limit.min(self.room);
-                let keep = length <= limit;
+                let keep = self.value(kind, length, self.limit.min(self.room), bytes);
                 if keep {
                     self.room = self.room.saturating_sub(length);
-                    self.out.reserve(length.saturating_add(1 + size_of::<u32>()));
-                    self.out.push(kind);
-                    self.out.extend_from_slice(bytes);
-                } else {
-                    self.out.push(kind::OVERSIZED);
-                    self.out.extend_from_slice(bytes);
-                    // Below the length, which fits.
-                    let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-                    self.out.extend_from_slice(&limit.to_be_bytes());
                 }
                 self.data(length, keep, Then::Column);
             }
         }
         Ok(())
+    }
+
+    /// Begins a value of `length`, which `bytes` are; where it is longer than `limit`, a marker stands for it. Returns
+    /// whether it is kept.
+    fn value(&mut self, kind: u8, length: usize, limit: usize, bytes: &[u8]) -> bool {
+        let keep = length <= limit;
+        if keep {
+            self.out.reserve(length.saturating_add(1 + size_of::<u32>()));
+            self.out.push(kind);
+            self.out.extend_from_slice(bytes);
+        } else {
+            self.out.push(kind::OVERSIZED);
+            self.out.extend_from_slice(bytes);
+            // Below the length, which fits.
+            let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+            self.out.extend_from_slice(&limit.to_be_bytes());
+        }
+        keep
+    }
+
+    /// Looks whether the prefix has come whole.
+    fn end_prefix(&mut self) {
+        if self.part.last() == Some(&0) {
+            self.out.append(&mut self.part);
+            self.state = State::Part(Part::Content);
+        } else if self.part.len() > PREFIX_MAX {
+            self.part.clear();
+            self.out.extend_from_slice(&[0, kind::BINARY]);
+            self.out.extend_from_slice(&[0; size_of::<u32>()]);
+            self.data(self.left, false, Then::End);
+        }
     }
 
     fn head(&mut self, bytes: &[u8]) -> Result<(), CondenseError> {

@@ -39,7 +39,7 @@ impl Policies {
                 reply_code: ACCESS_REFUSED | NOT_FOUND,
                 ..
             } => Policy::Hold,
-            Failure::Invalid { .. } | Failure::Refused { .. } => self.invalid,
+            Failure::Invalid { .. } | Failure::Unreadable { .. } | Failure::Refused { .. } => self.invalid,
             Failure::Nacked | Failure::Unanswered => Policy::Hold,
         }
     }

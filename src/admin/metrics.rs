@@ -96,6 +96,11 @@ impl Collector for Snapshot {
                 counters.ignored,
             ),
             (
+                "messages_refused",
+                "Logical messages with the prefix of source.messages that were of no transaction",
+                counters.refused_messages,
+            ),
+            (
                 "recognised",
                 "Events brought again that were settled or in flight",
                 counters.recognised,

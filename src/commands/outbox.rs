@@ -22,6 +22,17 @@ pub(super) fn outbox_tables(config: &Config) -> anyhow::Result<Vec<OutboxTable>>
     tables.collect()
 }
 
+/// The table that stands for events without one.
+pub(super) fn messages_table(table: &QualifiedTable, route: &Route) -> OutboxTable {
+    OutboxTable {
+        schema: table.schema.clone(),
+        name: table.name.clone(),
+        columns: Columns::default(),
+        route: route.clone(),
+        after_publish: Some(AfterPublish::Keep),
+    }
+}
+
 /// Where messages go.
 pub(super) fn route(config: &Config) -> anyhow::Result<Route> {
     Ok(Route {

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) fn execute(args: &PurgeArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let (connector, source) = resolve::database(&loaded.config)?;
-    let tables = resolve::selected(&source, args.table.as_ref())?;
+    let tables = resolve::selected(&source, args.table.as_ref(), "purge")?;
     for table in &tables {
         let job = Job {
             connector: &connector,

@@ -13,7 +13,7 @@ use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
 use super::WrongUsage;
-use super::outbox::{after_publish, outbox_tables, route};
+use super::outbox::{after_publish, messages_table, outbox_tables, route};
 use crate::cli::ReplayArgs;
 use crate::config::{
     Agreement, AuthMechanism, Config, ConfigError, ExchangeType, FailurePolicy, OnSlotLost, Ordering,
@@ -23,7 +23,8 @@ use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 use crate::postgres;
 use crate::postgres::rows::Filter;
 use crate::postgres::{
-    ConnectTarget, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source, StartOptions, UrlError,
+    ConnectTarget, MessagePrefix, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source,
+    StartOptions, UrlError,
 };
 use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange, Management, Mechanism};
 use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings};
@@ -40,6 +41,7 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("postgres.slot", check::<SlotName>),
     ("postgres.publication", check::<PublicationName>),
     ("postgres.ignore_tables", check::<QualifiedTable>),
+    ("source.messages.prefix", check::<MessagePrefix>),
     ("outbox.table", check::<QualifiedTable>),
     ("otel.endpoint", check_otel_endpoint),
     ("rabbitmq.uri", |text| Ok(BrokerUri::parse(text).map(drop)?)),
@@ -54,13 +56,35 @@ pub(super) const VALIDATORS: &[Validator] = &[
 ];
 
 /// What values of the configuration must agree on, beyond what it can know itself.
-pub(super) const AGREEMENTS: &[Agreement] = &[("rabbitmq.declare.exchange_type", |config| {
-    let is_fixed = |name: Template| name.as_constant().is_some_and(|name| !name.is_empty());
-    let can_declare = Template::parse(&config.rabbitmq.exchange).is_ok_and(is_fixed);
-    (config.rabbitmq.declare.is_some() && !can_declare).then_some(
+pub(super) const AGREEMENTS: &[Agreement] = &[
+    ("rabbitmq.declare.exchange_type", |config| {
+        let is_fixed = |name: Template| name.as_constant().is_some_and(|name| !name.is_empty());
+        let can_declare = Template::parse(&config.rabbitmq.exchange).is_ok_and(is_fixed);
+        (config.rabbitmq.declare.is_some() && !can_declare).then_some(
         "rabbitmq.declare cannot declare an exchange with a column in its name, nor the default exchange: leave it out",
     )
-})];
+    }),
+    ("source.messages.prefix", |config| {
+        let table = config
+            .messages_prefix
+            .as_deref()?
+            .parse()
+            .ok()
+            .map(|prefix: MessagePrefix| prefix.table());
+        let is_taken = config
+            .outbox
+            .iter()
+            .any(|outbox| outbox.table.parse().ok() == table);
+        is_taken
+            .then_some("an outbox.table has the name that stands for the messages of source.messages.prefix")
+    }),
+    ("recovery.on_slot_lost", |config| {
+        (config.messages_prefix.is_some() && config.recovery.on_slot_lost == OnSlotLost::Rescan).then_some(
+        "recovery.on_slot_lost = \"rescan\" goes on after a lost slot without the events of messages, which are in no table \
+         (source.messages): use \"halt\", so that somebody looks for what is missing",
+    )
+    }),
+];
 
 fn check<T: std::str::FromStr<Err: Error + Send + Sync + 'static>>(
     text: &str,
@@ -98,6 +122,7 @@ pub(super) fn database(config: &Config) -> anyhow::Result<(postgres::Connector, 
         publication: postgres.publication.parse()?,
         tables: tables.collect::<Result<_, _>>()?,
         after_publish: config.outbox.iter().map(after_publish).collect(),
+        messages: config.messages_prefix.as_deref().map(str::parse).transpose()?,
     };
     Ok((connector, source))
 }
@@ -142,8 +167,13 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         invalid: policy(delivery.on_invalid),
     };
     let ignore_tables = ignore_tables(config)?;
+    let mut tables = outbox_tables(config)?;
+    // The last one: see FlowConfig.
+    let messages = source.messages.as_ref().map(MessagePrefix::table);
+    tables.extend(messages.map(|table| messages_table(&table, &route)));
     let flow = FlowConfig {
-        tables: outbox_tables(config)?,
+        tables,
+        messages: source.messages.as_ref().map(|prefix| prefix.as_str().to_owned()),
         ignore_tables: ignore_tables.iter().map(ignored_table).collect(),
         limits: limits(config)?,
         max_message_bytes: delivery.max_message_bytes.map(usize::try_from).transpose()?,
@@ -192,7 +222,7 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
     let (connector, source) = database(config)?;
     let delivery = &config.delivery;
     let route = route(config)?;
-    let tables = selected(&source, args.table.as_ref())?;
+    let tables = selected(&source, args.table.as_ref(), "replay")?;
     let name = format!("walrelay {} replay", config.postgres.slot);
     Ok(ReplaySettings {
         connector,
@@ -229,11 +259,19 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
     })
 }
 
-/// The outbox tables that a command is about: the one it names, or all.
+/// The outbox tables that a command is about: the one it names, or all; `what` it does with them.
 pub(super) fn selected(
     source: &Source,
     table: Option<&QualifiedTable>,
+    what: &str,
 ) -> anyhow::Result<Vec<QualifiedTable>> {
+    let is_of_messages = |prefix: &MessagePrefix| table.is_none_or(|table| *table == prefix.table());
+    anyhow::ensure!(
+        !(source.messages.as_ref().is_some_and(is_of_messages)
+            && (source.tables.is_empty() || table.is_some())),
+        "events of logical messages (source.messages) are in no table: there is nothing to {what}; docs/table-less.md says \
+         what else there is"
+    );
     let Some(table) = table else {
         return Ok(source.tables.clone());
     };

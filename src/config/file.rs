@@ -10,7 +10,7 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::key::{Key, OUTBOX};
+use super::key::{Key, MESSAGES, OUTBOX};
 use super::layers::{Entry, Layer, Setting};
 use super::problem::{Origin, Problem, ProblemKind};
 use super::suggest;
@@ -114,9 +114,15 @@ impl Reader<'_> {
                 }
             } else if path == OUTBOX {
                 self.outbox(at, value.get_ref());
-            } else if suggest::sections().contains(&&*path) {
+            } else if suggest::is_section(&path) {
                 match value.get_ref().as_table() {
-                    Some(inner) => self.table(&path, inner, entry),
+                    Some(inner) => {
+                        // It would have no effect, and who wrote it expects one.
+                        if path == MESSAGES && !inner.iter().any(|(name, _)| name.get_ref() == "prefix") {
+                            self.problem(at, ProblemKind::MessagesWithoutPrefix);
+                        }
+                        self.table(&path, inner, entry);
+                    }
                     None => self.wrong_table(at, path, "a table"),
                 }
             } else {

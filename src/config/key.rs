@@ -8,6 +8,12 @@ use super::rules::Rule;
 /// The section that may occur several times, as `[[outbox]]`.
 pub(super) const OUTBOX: &str = "outbox";
 
+/// The section that makes outbox tables optional.
+pub(super) const MESSAGES: &str = "source.messages";
+
+/// The key that makes outbox tables optional.
+pub(super) const MESSAGES_PREFIX: &str = "source.messages.prefix";
+
 /// One setting that walrelay knows.
 #[derive(Debug)]
 pub struct Key {

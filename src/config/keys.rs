@@ -106,6 +106,12 @@ pub static KEYS: &[Key] = &[
         Presence::Default("30s"),
         "how often the publication is compared with what setup left",
     ),
+    key(
+        "source.messages.prefix",
+        Kind::Text,
+        Presence::Optional,
+        "logical messages with this prefix are events too; no [[outbox]] is needed then",
+    ),
     Key {
         check: Some(not_empty),
         ..key(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::key::{Key, OUTBOX, Presence};
+use super::key::{Key, MESSAGES, MESSAGES_PREFIX, OUTBOX, Presence};
 use super::keys::KEYS;
 use super::problem::{Origin, Problem};
 use super::suggest;
@@ -63,7 +63,8 @@ impl Settings {
             settings.outbox = layer.outbox.unwrap_or(settings.outbox);
             problems.extend(layer.problems);
         }
-        if settings.outbox.is_empty() {
+        // Whoever takes events from messages may need no table.
+        if settings.outbox.is_empty() && !settings.values.contains_key(MESSAGES_PREFIX) {
             settings.outbox.push(Entry::new());
         }
         for key in KEYS {
@@ -137,7 +138,12 @@ fn push_section(text: &mut String, section: &str, entry: &Entry) {
         return;
     };
     let blank = if text.is_empty() { "" } else { "\n" };
-    text.push_str(&format!("{blank}{header}\n{}", listing(&keys, entry)));
+    // The table alone would be an error.
+    let off = match section == MESSAGES && !entry.contains_key(MESSAGES_PREFIX) {
+        true => "# ",
+        false => "",
+    };
+    text.push_str(&format!("{blank}{off}{header}\n{}", listing(&keys, entry)));
 }
 
 fn listing(keys: &[&'static Key], entry: &Entry) -> String {

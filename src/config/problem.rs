@@ -101,6 +101,9 @@ pub enum ProblemKind {
     /// An `[[outbox]]` without its table.
     #[error("[[outbox]] has no table; write table = \"schema.name\" below it")]
     OutboxWithoutTable,
+    /// A `[source.messages]` that says nothing.
+    #[error("[source.messages] has no prefix; write prefix = \"outbox\" below it")]
+    MessagesWithoutPrefix,
     /// An empty list of outbox tables.
     #[error("outbox must hold at least one table; leave it out for the default, public.outbox_events")]
     OutboxEmpty,

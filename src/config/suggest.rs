@@ -65,6 +65,18 @@ pub(super) fn sections() -> Vec<&'static str> {
     sections
 }
 
+/// Whether it is a table of the file, or one that holds such.
+pub(super) fn is_section(path: &str) -> bool {
+    let is_within = |section: &str| {
+        section
+            .strip_prefix(path)
+            .is_some_and(|rest| rest.starts_with('.'))
+    };
+    sections()
+        .iter()
+        .any(|section| *section == path || is_within(section))
+}
+
 /// A third of a name may be wrong, and at least one letter.
 fn allowed(name: &str) -> usize {
     (name.chars().count() / 3).max(1)
@@ -98,7 +110,7 @@ mod tests {
         );
         assert_eq!(
             key_hint("zzzzzzzzzzzz"),
-            "known tables are postgres, outbox, outbox.columns, outbox.retention, rabbitmq, rabbitmq.declare, delivery, recovery, admin, otel, log"
+            "known tables are postgres, source.messages, outbox, outbox.columns, outbox.retention, rabbitmq, rabbitmq.declare, delivery, recovery, admin, otel, log"
         );
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use super::contradictions;
-use super::key::{Key, Presence};
+use super::key::{self, Key, Presence};
 use super::keys::KEYS;
 use super::layers::{Entry, Settings};
 use super::log_levels::LogLevels;
@@ -20,7 +20,9 @@ use super::value::Value;
 pub struct Config {
     /// The database side.
     pub postgres: PostgresConfig,
-    /// The outbox tables: at least one, each once.
+    /// `[source.messages]`: the prefix of the logical messages that are events, not yet parsed; `None`: none are.
+    pub messages_prefix: Option<String>,
+    /// The outbox tables, each once: at least one, unless messages are events.
     pub outbox: Vec<OutboxConfig>,
     /// The broker side.
     pub rabbitmq: RabbitmqConfig,
@@ -353,6 +355,7 @@ impl Config {
                 status_interval: values.required("postgres.status_interval")?,
                 guard_interval: values.required("postgres.guard_interval")?,
             },
+            messages_prefix: values.optional(key::MESSAGES_PREFIX),
             outbox: outbox.collect::<Result<_, Problem>>()?,
             rabbitmq: RabbitmqConfig {
                 uris: values.required("rabbitmq.uri")?,

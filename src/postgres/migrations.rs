@@ -45,6 +45,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "settled_notes",
         sql: include_str!("../../migrations/0006_settled_notes.sql"),
     },
+    Migration {
+        version: 7,
+        name: "emit",
+        sql: include_str!("../../migrations/0007_emit.sql"),
+    },
 ];
 
 const OUTBOX_TABLE: &str = include_str!("../../migrations/outbox_table.sql");
@@ -52,6 +57,8 @@ const PUBLICATION: &str = include_str!("../../migrations/publication.sql");
 
 /// The names in the files that the configured ones replace.
 const DEFAULT_TABLE: &str = "public.outbox_events";
+/// What stands before the tables of the publication.
+const FOR_TABLE: &str = "for table ";
 const DEFAULT_PUBLICATION: &str = "publication walrelay ";
 const DEFAULT_OPTIONS: &str = "publish = 'insert'";
 
@@ -61,7 +68,7 @@ pub fn create_table(table: &QualifiedTable) -> String {
     OUTBOX_TABLE.replace(DEFAULT_TABLE, &table.quoted())
 }
 
-/// The statement that creates the publication of `tables`.
+/// The statement that creates the publication of `tables`, of which there may be none.
 #[must_use]
 pub fn create_publication(
     publication: &PublicationName,
@@ -69,11 +76,15 @@ pub fn create_publication(
     via_partition_root: bool,
 ) -> String {
     let tables: Vec<_> = tables.iter().map(QualifiedTable::quoted).collect();
+    let members = match tables.is_empty() {
+        true => String::new(),
+        false => format!("{FOR_TABLE}{} ", tables.join(", ")),
+    };
     let options = format!("{DEFAULT_OPTIONS}, publish_via_partition_root = {via_partition_root}");
     // The options first: they hold no name that a later replacement could find.
     PUBLICATION
         .replace(DEFAULT_OPTIONS, &options)
-        .replace(DEFAULT_TABLE, &tables.join(", "))
+        .replace(&format!("{FOR_TABLE}{DEFAULT_TABLE} "), &members)
         .replacen(
             DEFAULT_PUBLICATION,
             &format!("publication {} ", quote_identifier(publication.as_str())),
@@ -109,6 +120,10 @@ mod tests {
             ),
             "{sql}"
         );
+        let sql = create_publication(&"p".parse().unwrap(), &[], false);
+        let alone =
+            "create publication \"p\" with (publish = 'insert', publish_via_partition_root = false);\n";
+        assert!(sql.ends_with(alone), "{sql}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod identifier;
 mod joined;
 mod kept;
 pub mod marks;
+mod message_prefix;
 pub mod migrations;
 mod overview;
 mod own_schema;
@@ -53,6 +54,7 @@ pub use examination::Examination;
 pub use frame::MAX_FRAME;
 pub use identifier::{PublicationName, QualifiedTable, SlotName};
 pub use kept::KeptSession;
+pub use message_prefix::{MessagePrefix, MessagePrefixError};
 pub use overview::{Count, Overview, TableCounts};
 pub use position::{
     EventPosition, EventPositionError, commit_marker, flushed_position, timestamp, written_position,

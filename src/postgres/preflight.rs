@@ -11,6 +11,7 @@ use super::catalog::{PublicationFacts, ServerFacts, TableFacts};
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{PublicationName, QualifiedTable, SlotName};
+use super::message_prefix::MessagePrefix;
 use super::slot::{self, SlotState};
 
 use checks::check_synchronous;
@@ -30,6 +31,8 @@ pub struct Source {
     pub tables: Vec<QualifiedTable>,
     /// What becomes of their rows once published, in the same order, as far as it is configured.
     pub after_publish: Vec<Option<AfterPublish>>,
+    /// The prefix of the logical messages that are events too, if any are.
+    pub messages: Option<MessagePrefix>,
 }
 
 impl Source {
@@ -37,6 +40,16 @@ impl Source {
     pub fn marks(&self) -> impl Iterator<Item = (&QualifiedTable, Option<AfterPublish>)> {
         let settings = self.after_publish.iter().copied().chain(std::iter::repeat(None));
         self.tables.iter().zip(settings)
+    }
+
+    /// The table with this place among them; the one that stands for messages comes behind all others.
+    #[must_use]
+    pub fn outbox(&self, place: usize) -> Option<QualifiedTable> {
+        let messages = self.messages.as_ref().filter(|_| place == self.tables.len());
+        self.tables
+            .get(place)
+            .cloned()
+            .or_else(|| messages.map(MessagePrefix::table))
     }
 }
 

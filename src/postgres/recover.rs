@@ -129,6 +129,7 @@ async fn keep(
         mismatch,
         anew: None,
         copied,
+        has_messages: source.messages.is_some(),
         retries,
     })
 }
@@ -206,6 +207,7 @@ async fn anew(
             steps: report.steps,
         }),
         copied: Some(copied),
+        has_messages: source.messages.is_some(),
         retries,
     })
 }

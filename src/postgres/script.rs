@@ -53,6 +53,7 @@ mod tests {
             publication: "walrelay".parse().unwrap(),
             tables: vec!["shop.\"Out box\"".parse().unwrap()],
             after_publish: Vec::new(),
+            messages: None,
         };
         let script = script(&source, Some("relay"));
         // The migrations are files of their own.

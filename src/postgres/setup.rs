@@ -179,6 +179,12 @@ async fn finish(
     mut report: SetupReport,
 ) -> Result<SetupReport, Error> {
     Baseline::write_sweep_start(session, &source.slot, false).await?;
+    report.warnings.extend(source.messages.iter().map(|prefix| {
+        format!(
+            "events of messages with prefix {prefix} are in the log alone: no replay, no marks, and none comes back after a \
+             lost slot (docs/table-less.md)"
+        )
+    }));
     for plan in marks::plan(session, source).await? {
         report.warnings.extend(
             plan.refusal

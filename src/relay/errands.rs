@@ -356,10 +356,10 @@ async fn carry_out(
             event_id,
             count,
         } => {
-            let outbox = settings.source.tables.get(usize::from(table));
+            let outbox = settings.source.outbox(usize::from(table));
             let skip = skips::take(session, slot, &key, event_id.as_deref()).await?;
             let skip = skip.map(|skip| Skip {
-                outbox: outbox.map(ToString::to_string),
+                outbox: outbox.map(|outbox| outbox.to_string()),
                 ..skip
             });
             let pending = match count {

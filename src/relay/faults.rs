@@ -70,7 +70,7 @@ pub(super) fn held_kind(failure: &Failure) -> FaultKind {
         Failure::Unroutable { .. } => FaultKind::EventUnroutable,
         Failure::Nacked => FaultKind::EventNacked,
         Failure::Unanswered => FaultKind::ConfirmTimeout,
-        Failure::Invalid { .. } => FaultKind::EventInvalid,
+        Failure::Invalid { .. } | Failure::Unreadable { .. } => FaultKind::EventInvalid,
         Failure::Refused { reply_code, .. } => rabbitmq::refused_kind(*reply_code),
     }
 }
@@ -99,6 +99,7 @@ pub(super) fn why(failure: &Failure, exchange: Option<&str>, routing_key: Option
             "exchange \"{exchange}\" did not confirm it with routing key \"{routing_key}\" within the time allowed"
         ),
         Failure::Invalid { reason, .. } => reason.to_string(),
+        Failure::Unreadable { reason } => reason.to_string(),
         Failure::Refused {
             reply_code,
             reply_text,

@@ -8,6 +8,7 @@ mod faults;
 mod held;
 mod marker;
 mod news;
+mod refused;
 mod replay;
 mod retention;
 mod session;

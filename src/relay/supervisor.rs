@@ -34,6 +34,7 @@ use super::errands::Errands;
 use super::held::{HeldTold, tell_discarded};
 use super::marker::Marker;
 use super::news::{self, News, Tell};
+use super::refused::RefusedTold;
 use super::retention::{Retention, RetentionSettings};
 use super::session;
 use super::side::Side;
@@ -111,6 +112,7 @@ struct Relay {
     /// After a standstill: nothing is published before the database has said whose turn it is.
     role_unknown: bool,
     held: HeldTold,
+    refused: RefusedTold,
     struck: Struck,
     /// When the grace of a requested stop is over.
     stop_by: Option<Instant>,
@@ -143,6 +145,7 @@ impl Relay {
             tell,
             role_unknown: false,
             held: HeldTold::default(),
+            refused: RefusedTold::default(),
             struck: Struck::default(),
             stop_by: None,
             halted: None,
@@ -206,6 +209,9 @@ impl Relay {
             watch.look_if_due(!self.flow.wants_stream(), now);
         }
         tell_discarded(&mut self.flow);
+        let prefix = self.settings.flow.messages.as_deref();
+        self.refused
+            .tell(self.flow.counters().refused_messages, prefix, now);
         self.pass_spans(now);
         if let Some(delivery) = self
             .held

@@ -35,6 +35,8 @@ pub struct Counters {
     pub already_sent: u64,
     /// Rows inserted into a table that is to be ignored.
     pub ignored: u64,
+    /// Logical messages with the configured prefix that were of no transaction, and so no events.
+    pub refused_messages: u64,
     /// Events that a new session brought again although they were settled or in flight.
     pub recognised: u64,
     /// Transactions received whole.

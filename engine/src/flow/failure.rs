@@ -225,7 +225,7 @@ impl Flow {
             Failure::Nacked => &mut self.counters.nacked,
             Failure::Unanswered => &mut self.counters.unanswered,
             Failure::Refused { .. } => &mut self.counters.refused,
-            Failure::Invalid { .. } => &mut self.counters.invalid,
+            Failure::Invalid { .. } | Failure::Unreadable { .. } => &mut self.counters.invalid,
         };
         *counter += 1;
     }

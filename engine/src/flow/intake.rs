@@ -5,6 +5,7 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::emitted::{Emitted, is_impostor};
 use super::{Flow, FlowConfig, HISTORY, Scratch};
 use crate::amqp::{HeaderParts, Message, MessageParts, Origin};
 use crate::decode::DecodeError;
@@ -13,7 +14,7 @@ use crate::key::{EventKey, TransactionKey};
 use crate::ledger::TransactionNo;
 use crate::marks::TableNo;
 use crate::order::AggregateHash;
-use crate::pgoutput::{self, Insert, Relation, Tuple};
+use crate::pgoutput::{self, Content, Insert, Relation, Tuple};
 use crate::row::{Row, TableNames};
 use crate::walsender::{Keepalive, ServerMessage, XLogData};
 use crate::window::{Admission, Failure, Located, Window};
@@ -117,14 +118,34 @@ impl Outbox {
 #[derive(Debug, Clone, Copy)]
 struct OpenTransaction {
     key: TransactionKey,
-    /// Insert frames so far, relayed or not (rule 1).
-    inserts: u64,
+    /// Insert and logical messages so far, relayed or not (rule 1).
+    places: u64,
+}
+
+/// What may bring an event.
+#[derive(Clone, Copy)]
+pub(super) enum Arrival<'a> {
+    Row(&'a Insert<'a>),
+    Message(Content<'a>),
+}
+
+/// The same, once it is known how to read it.
+enum Readable<'a> {
+    Row(&'a Outbox, &'a Tuple<'a>),
+    Message(&'a mut Emitted, Content<'a>),
 }
 
 impl Stream {
     /// Which transaction is open.
     pub(super) fn transaction_key(&self) -> Option<TransactionKey> {
         self.transaction.map(|transaction| transaction.key)
+    }
+
+    /// What has come is no event, and has its place all the same (rule 1).
+    pub(super) fn pass_place(&mut self) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.places += 1;
+        }
     }
 }
 
@@ -164,8 +185,8 @@ impl Flow {
     fn xlog_data(&mut self, data: &[u8], now: Instant) -> Result<Intake, StreamError> {
         let session = self.session.as_mut().ok_or(StreamError::NoSession)?;
         match pgoutput::Message::decode(data)? {
-            pgoutput::Message::Insert(insert) => return self.insert(&insert, now),
-            pgoutput::Message::Logical(message) => return Ok(self.logical(&message)),
+            pgoutput::Message::Insert(insert) => return self.event(Arrival::Row(&insert), now),
+            pgoutput::Message::Logical(message) => return self.message(&message, now),
             pgoutput::Message::Begin(_) if self.stopping => return Ok(Intake::NoRoom),
             pgoutput::Message::Begin(begin) => {
                 session.ledger.begin();
@@ -175,7 +196,7 @@ impl Flow {
                         xid: begin.xid,
                         commit_time: begin.commit_time,
                     },
-                    inserts: 0,
+                    places: 0,
                 });
             }
             pgoutput::Message::Commit(commit) => {
@@ -198,7 +219,11 @@ impl Flow {
     }
 
     fn relation(&mut self, relation: &Relation<'_>) -> Result<(), StreamError> {
-        let table = match Outbox::bind(relation, &self.config.tables)? {
+        let outbox = match is_impostor(&self.config, relation) {
+            true => None,
+            false => Outbox::bind(relation, &self.config.tables)?,
+        };
+        let table = match outbox {
             Some(outbox) => {
                 self.want_marks(outbox.table, outbox.mapping.has_sent_at());
                 Table::Outbox(Box::new(outbox))
@@ -220,36 +245,55 @@ impl Flow {
         ignored.any(|table| table.schema == relation.namespace && table.name == relation.name)
     }
 
-    fn insert(&mut self, insert: &Insert<'_>, now: Instant) -> Result<Intake, StreamError> {
+    /// An event is admitted, recognised, or passed over.
+    pub(super) fn event(&mut self, arrival: Arrival<'_>, now: Instant) -> Result<Intake, StreamError> {
         let session = self.session.as_mut().ok_or(StreamError::NoSession)?;
         let Some(transaction) = &mut session.stream.transaction else {
-            return Err(StreamError::OutsideTransaction { message: "Insert" });
+            let message = match arrival {
+                Arrival::Row(_) => "Insert",
+                Arrival::Message(_) => "Message",
+            };
+            return Err(StreamError::OutsideTransaction { message });
         };
-        let outbox = match session.stream.relations.get(&insert.relation_oid) {
-            Some(Table::Outbox(outbox)) => &**outbox,
-            Some(Table::Ignored) => {
-                transaction.inserts += 1;
-                self.counters.ignored += 1;
-                return Ok(Intake::Taken);
+        let readable = match arrival {
+            Arrival::Message(content) => {
+                let emitted = match (&mut self.emitted, &self.config.messages) {
+                    (Some(emitted), _) => emitted,
+                    (unbound @ None, prefix) => {
+                        let prefix = prefix.as_deref().unwrap_or_default();
+                        unbound.insert(Box::new(Emitted::bind(&self.config, prefix)?))
+                    }
+                };
+                Readable::Message(emitted, content)
             }
-            Some(Table::Unknown { schema, table }) => {
-                return Err(StreamError::UnknownTable {
-                    schema: schema.clone(),
-                    table: table.clone(),
-                });
-            }
-            None => {
-                return Err(StreamError::UnknownRelation {
-                    oid: insert.relation_oid,
-                });
-            }
+            Arrival::Row(insert) => match session.stream.relations.get(&insert.relation_oid) {
+                Some(Table::Outbox(outbox)) => Readable::Row(outbox, &insert.new),
+                Some(Table::Ignored) => {
+                    transaction.places += 1;
+                    self.counters.ignored += 1;
+                    return Ok(Intake::Taken);
+                }
+                Some(Table::Unknown { schema, table }) => {
+                    return Err(StreamError::UnknownTable {
+                        schema: schema.clone(),
+                        table: table.clone(),
+                    });
+                }
+                None => {
+                    return Err(StreamError::UnknownRelation {
+                        oid: insert.relation_oid,
+                    });
+                }
+            },
         };
         let key = EventKey {
             transaction: transaction.key,
-            tx_seq: transaction.inserts,
+            tx_seq: transaction.places,
         };
-        if outbox.mapping.is_sent(&insert.new) {
-            transaction.inserts += 1;
+        if let Readable::Row(outbox, row) = &readable
+            && outbox.mapping.is_sent(row)
+        {
+            transaction.places += 1;
             self.counters.already_sent += 1;
             return Ok(Intake::Taken);
         }
@@ -278,7 +322,13 @@ impl Flow {
                     return Ok(Intake::NoRoom);
                 }
                 let (window, scratch) = (&mut self.window, &mut self.scratch);
-                let prepared = match prepare(&self.config, window, scratch, outbox, &insert.new, key) {
+                let prepared = match readable {
+                    Readable::Row(outbox, row) => prepare(&self.config, window, scratch, outbox, row, key),
+                    Readable::Message(emitted, content) => {
+                        emitted.prepare(&self.config, window, scratch, content, key)
+                    }
+                };
+                let prepared = match prepared {
                     Ok(prepared) => prepared,
                     Err(bytes) => {
                         session.waiting_bytes = bytes;
@@ -286,14 +336,14 @@ impl Flow {
                     }
                 };
                 session.waiting_bytes = 0;
-                transaction.inserts += 1;
+                transaction.places += 1;
                 self.counters.read += 1;
                 let transaction = Some(session.ledger.admit());
                 self.admit(key, transaction, prepared, now);
                 return Ok(Intake::Taken);
             }
         }
-        transaction.inserts += 1;
+        transaction.places += 1;
         Ok(Intake::Taken)
     }
 
@@ -313,20 +363,20 @@ impl Flow {
             aggregate: prepared.aggregate,
             table: prepared.table,
         });
-        if let Some((id, reason)) = prepared.invalid {
-            self.fail(seq, Failure::Invalid { id, reason }, now);
+        if let Some(failure) = prepared.failure {
+            self.fail(seq, failure, now);
         }
     }
 }
 
 /// A row that the window has room for.
 pub(super) struct Prepared {
-    table: TableNo,
-    message: Option<Message>,
-    row: Option<Row>,
-    /// Its id, where it has a usable one, and why there is no message.
-    invalid: Option<(Option<String>, InvalidRow)>,
-    aggregate: AggregateHash,
+    pub(super) table: TableNo,
+    pub(super) message: Option<Message>,
+    pub(super) row: Option<Row>,
+    /// Why there is no message.
+    pub(super) failure: Option<Failure>,
+    pub(super) aggregate: AggregateHash,
 }
 
 /// Encodes a row, where the window has room for it.
@@ -362,11 +412,12 @@ pub(super) fn prepare(
         window.recycle(kept.map_or_else(Vec::new, Row::into_buffer));
         return Err(size);
     }
-    let (message, invalid) = match encoded {
+    let (message, failure) = match encoded {
         Ok(message) => (Some(message), None),
         Err(reason) => {
             window.recycle(buffer);
-            (None, Some((mapping.id(row).map(str::to_owned), reason)))
+            let id = mapping.id(row).map(str::to_owned);
+            (None, Some(Failure::Invalid { id, reason }))
         }
     };
     // An invalid row is ordered as well: what comes after it is not sent before it is settled.
@@ -378,7 +429,7 @@ pub(super) fn prepare(
         table: *table,
         message,
         row: kept,
-        invalid,
+        failure,
         aggregate,
     })
 }

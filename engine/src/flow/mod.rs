@@ -8,6 +8,7 @@
 mod backfill;
 mod counters;
 mod delivery;
+mod emitted;
 mod failure;
 mod intake;
 mod log;
@@ -59,6 +60,9 @@ const HISTORY: usize = 8192;
 pub struct FlowConfig {
     /// The outbox tables and their routes.
     pub tables: Vec<OutboxTable>,
+    /// The prefix of the logical messages that are events; then the last of `tables` is the one that stands for them, which
+    /// [`emitted`](crate::emitted) names.
+    pub messages: Option<String>,
     /// Tables of the publication that are no outbox: their rows are counted and passed over (R1, R4).
     pub ignore_tables: Vec<IgnoredTable>,
     /// How much may be in flight.
@@ -120,6 +124,8 @@ pub struct Flow {
     dead_letters_full: bool,
     discarded: VecDeque<Discarded>,
     retries: Retries,
+    /// Once the first message has come.
+    emitted: Option<Box<emitted::Emitted>>,
     backfill: Backfill,
     marks: Marks,
     /// Everything up to here was settled before the current session: by another process, or by this one (R19).
@@ -222,6 +228,7 @@ impl Flow {
             dead_letters_full: false,
             discarded: VecDeque::new(),
             retries: Retries::default(),
+            emitted: None,
             backfill: Backfill::default(),
             hold: Hold::default(),
             probe: None,

@@ -213,10 +213,14 @@ impl Flow {
         let Some(session) = &mut self.session else {
             return Intake::Taken;
         };
-        let is_request = message.is_transactional()
-            && message.prefix == RETRY_PREFIX
-            && message.content.len() <= MAX_CONTENT;
-        let Some(transaction) = session.stream.transaction_key().filter(|_| is_request) else {
+        let is_request = message.is_transactional() && message.prefix == RETRY_PREFIX;
+        let content = message
+            .content
+            .bytes()
+            .filter(|content| content.len() <= MAX_CONTENT);
+        let (Some(transaction), Some(content), true) =
+            (session.stream.transaction_key(), content, is_request)
+        else {
             return Intake::Taken;
         };
         if !self.retries.is_full() {
@@ -224,7 +228,7 @@ impl Flow {
                 transaction,
                 lsn: message.lsn,
             };
-            self.retries.take(origin, session.ledger.admit(), message.content);
+            self.retries.take(origin, session.ledger.admit(), content);
             Intake::Taken
         } else if self.stopping {
             // Never settled in this session: the slot stays before it, and the next relay gets it.

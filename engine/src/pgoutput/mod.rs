@@ -20,7 +20,7 @@ mod tests;
 pub use relation::{Column, Columns, Relation, Type};
 pub use row::{Delete, Insert, OldTuple, Truncate, Update};
 pub use text::{TextValue, insert_of, read_insert, read_relation, relation_of};
-pub use transaction::{Begin, Commit, LogicalMessage, Origin};
+pub use transaction::{Begin, Commit, Content, LogicalMessage, Origin};
 pub(crate) use tuple::kind;
 pub use tuple::{Tuple, Value, Values};
 

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Message, OldTuple, Tuple, Value};
+use super::{Content, Message, OldTuple, Tuple, Value};
 
 /// A message with data of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,8 @@ pub(crate) enum Sample {
         flags: u8,
         lsn: u64,
         prefix: String,
-        content: Vec<u8>,
+        /// Or, once it was condensed, a marker.
+        content: Cell,
     },
 }
 
@@ -167,7 +168,12 @@ impl Sample {
                     .put(&[*flags])
                     .put(&lsn.to_be_bytes())
                     .cstr(prefix)
-                    .data(content);
+                    .data(match content {
+                        Cell::Text(bytes) | Cell::Binary(bytes) => bytes,
+                        Cell::Null | Cell::Unchanged | Cell::Oversized { .. } => {
+                            panic!("no server sends this")
+                        }
+                    });
             }
         }
         out.0
@@ -233,7 +239,10 @@ impl From<Message<'_>> for Sample {
                 flags: message.flags,
                 lsn: message.lsn.get(),
                 prefix: message.prefix.to_owned(),
-                content: message.content.to_owned(),
+                content: match message.content {
+                    Content::Bytes(bytes) => Cell::Binary(bytes.to_owned()),
+                    Content::Oversized { length, limit } => Cell::Oversized { length, limit },
+                },
             },
         }
     }
@@ -351,7 +360,7 @@ pub(crate) fn any_sample() -> impl Strategy<Value = Sample> {
             flags,
             lsn,
             prefix,
-            content,
+            content: Cell::Binary(content),
         }
     });
     prop_oneof![

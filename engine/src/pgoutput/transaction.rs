@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::kind;
 use crate::decode::{DecodeError, Reader, Redacted};
 use crate::{Lsn, PgTimestamp};
 
@@ -83,8 +84,22 @@ pub struct LogicalMessage<'a> {
     pub lsn: Lsn,
     /// Whom it is for.
     pub prefix: &'a str,
-    /// Any bytes.
-    pub content: &'a [u8],
+    /// What it says.
+    pub content: Content<'a>,
+}
+
+/// What a logical message says. `Debug` shows the size of data, not the data.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// Any bytes; a text in the database's own encoding, whatever the session asks for.
+    Bytes(&'a [u8]),
+    /// Some that were too many to be kept; see [`Condenser`](crate::condense::Condenser).
+    Oversized {
+        /// How many they are.
+        length: u64,
+        /// How many they might have been.
+        limit: u64,
+    },
 }
 
 impl<'a> LogicalMessage<'a> {
@@ -102,8 +117,7 @@ impl<'a> LogicalMessage<'a> {
         let flags = reader.u8("flags")?;
         let lsn = reader.lsn("LSN")?;
         let prefix = reader.cstr("prefix")?;
-        let length = reader.length("content length")?;
-        let content = reader.bytes(length, "content")?;
+        let content = Content::read(&mut reader)?;
         reader.finish()?;
         Ok(Self {
             flags,
@@ -120,7 +134,46 @@ impl fmt::Debug for LogicalMessage<'_> {
             .field("flags", &self.flags)
             .field("lsn", &self.lsn)
             .field("prefix", &self.prefix)
-            .field("content", &Redacted(self.content))
+            .field("content", &self.content)
             .finish()
+    }
+}
+
+impl<'a> Content<'a> {
+    /// The bytes, where they were kept.
+    #[must_use]
+    pub const fn bytes(&self) -> Option<&'a [u8]> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Oversized { .. } => None,
+        }
+    }
+
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        const KIND: &str = "content kind";
+        let kind = match reader.is_condensed() {
+            true => reader.u8(KIND)?,
+            false => kind::BINARY,
+        };
+        match kind {
+            kind::BINARY => {
+                let length = reader.length("content length")?;
+                reader.bytes(length, "content").map(Self::Bytes)
+            }
+            kind::OVERSIZED => Ok(Self::Oversized {
+                length: reader.u32("content length")?.into(),
+                limit: reader.u32("content limit")?.into(),
+            }),
+            kind => Err(reader.unknown(KIND, kind)),
+        }
+    }
+}
+
+impl fmt::Debug for Content<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "{:?}", Redacted(bytes)),
+            Self::Oversized { length, .. } => write!(f, "Oversized({length} bytes)"),
+        }
     }
 }

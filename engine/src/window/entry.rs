@@ -1,6 +1,7 @@
 //! One admitted event, and what happens to it.
 
 use crate::amqp::Message;
+use crate::emitted::Malformed;
 use crate::event::InvalidRow;
 use crate::key::EventKey;
 use crate::ledger::TransactionNo;
@@ -111,6 +112,11 @@ pub enum Failure {
         /// Why.
         reason: InvalidRow,
     },
+    /// A logical message is no event.
+    Unreadable {
+        /// Why.
+        reason: Malformed,
+    },
 }
 
 impl Failure {
@@ -119,7 +125,7 @@ impl Failure {
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Unroutable { .. } | Self::Nacked | Self::Unanswered | Self::Refused { .. } => true,
-            Self::Invalid { .. } => false,
+            Self::Invalid { .. } | Self::Unreadable { .. } => false,
         }
     }
 
@@ -128,7 +134,10 @@ impl Failure {
     pub const fn heals_alone(&self) -> bool {
         match self {
             Self::Nacked | Self::Unanswered => true,
-            Self::Unroutable { .. } | Self::Refused { .. } | Self::Invalid { .. } => false,
+            Self::Unroutable { .. }
+            | Self::Refused { .. }
+            | Self::Invalid { .. }
+            | Self::Unreadable { .. } => false,
         }
     }
 }

@@ -8,6 +8,7 @@ use super::*;
 fn without_anything_set_the_defaults_hold() {
     let Config {
         postgres,
+        messages_prefix,
         outbox,
         rabbitmq,
         delivery,
@@ -23,6 +24,7 @@ fn without_anything_set_the_defaults_hold() {
     assert_eq!(postgres.wal_sender_timeout, Duration::from_secs(10));
     assert_eq!(postgres.status_interval, Duration::from_secs(1));
     assert_eq!(postgres.password_file, None);
+    assert_eq!(messages_prefix, None);
     assert_eq!(
         outbox,
         [OutboxConfig {

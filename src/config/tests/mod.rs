@@ -3,6 +3,7 @@
 mod file;
 mod layers;
 mod lists;
+mod messages;
 mod problems;
 mod properties;
 mod retention;

@@ -14,6 +14,7 @@ use crate::postgres::catalog::{column, position};
 use crate::postgres::control::{ControlSession, bounded};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName};
+use crate::postgres::message_prefix::payload_type;
 use crate::postgres::own_schema::{check_stream, commit_synchronously};
 use crate::postgres::position::{EventPosition, flushed_position};
 use crate::postgres::table_use::Use;
@@ -233,7 +234,8 @@ pub async fn load(
     Ok(found)
 }
 
-/// The oids of the types of tables' payloads, in their order; none where there is no such table or column.
+/// The oids of the types of tables' payloads, in their order; none where there is no such table or column. A table that
+/// stands for messages is in no catalog.
 ///
 /// Grants: none.
 ///
@@ -251,7 +253,14 @@ pub async fn payload_types(
     let rows = session
         .run(PURPOSE, session.client().query(sql, &[&quoted]))
         .await?;
-    rows.iter().map(|row| column(row, 0, PURPOSE)).collect()
+    let found = rows.iter().map(|row| column(row, 0, PURPOSE));
+    let found = found
+        .zip(outboxes)
+        .map(|(found, outbox)| match payload_type(outbox) {
+            Some(of_messages) => Ok(Some(of_messages)),
+            None => found,
+        });
+    found.collect()
 }
 
 /// Records what came of retries, all or none. The row of one whose message was confirmed is deleted; that of a failed

@@ -5,6 +5,7 @@
 
 mod greeting;
 mod managed;
+mod messages;
 mod own_tables;
 mod publication;
 mod reach;
@@ -141,6 +142,9 @@ impl Examination {
         for (number, table) in self.source.tables.iter().enumerate() {
             groups.push(table::examine(&subject, number, table).await);
         }
+        if let Some(prefix) = &self.source.messages {
+            groups.push(messages::examine(&subject, prefix).await);
+        }
         groups
     }
 
@@ -153,6 +157,8 @@ impl Examination {
         ];
         let tables = self.source.tables.iter();
         groups.extend(tables.map(|table| table::group(table).complete(table::CHECKS, NO_PRIMARY)));
+        let messages = self.source.messages.iter();
+        groups.extend(messages.map(|prefix| messages::group(prefix).complete(messages::CHECKS, NO_PRIMARY)));
         groups
     }
 }

@@ -211,6 +211,7 @@ async fn keeping(
         publication: publication.clone(),
         tables: vec![table.clone()],
         after_publish: vec![after_publish.get(number).copied().flatten()],
+        messages: None,
     };
     let mut after = None;
     match marks::plan(subject.session, &alone).await {

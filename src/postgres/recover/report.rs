@@ -16,6 +16,8 @@ pub struct RecoverReport {
     pub anew: Option<Anew>,
     /// The rows that the slot may have missed; `None` if nobody asked for them.
     pub copied: Option<Vec<Copied>>,
+    /// Whether logical messages are events too.
+    pub has_messages: bool,
     /// How many dead letters that were being retried were asked for again.
     pub retries: u64,
 }
@@ -45,6 +47,12 @@ impl fmt::Display for RecoverReport {
                 f,
                 "warning  rows that were inserted and deleted while no slot kept them cannot be recovered"
             )?;
+            if self.has_messages {
+                writeln!(
+                    f,
+                    "warning  events of logical messages that the old slot had not passed are lost: they are in no table"
+                )?;
+            }
         } else if self.mismatch.is_some() && self.copied.is_none() {
             writeln!(
                 f,
@@ -114,6 +122,7 @@ mod tests {
             ])),
             anew: None,
             copied: None,
+            has_messages: false,
             retries: 2,
         };
         assert_eq!(

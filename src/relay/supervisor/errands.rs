@@ -368,7 +368,7 @@ pub(super) const fn reason(failure: &Failure) -> Reason {
         Failure::Nacked => Reason::Nacked,
         Failure::Unanswered => Reason::Unanswered,
         Failure::Refused { .. } => Reason::Refused,
-        Failure::Invalid { .. } => Reason::Invalid,
+        Failure::Invalid { .. } | Failure::Unreadable { .. } => Reason::Invalid,
     }
 }
 

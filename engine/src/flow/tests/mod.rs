@@ -7,6 +7,7 @@ mod hold;
 mod isolation;
 mod many_retries;
 mod marking;
+mod messages;
 mod pace;
 mod policies;
 mod replay;

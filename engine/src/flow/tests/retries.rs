@@ -6,7 +6,7 @@ use super::rig::{
 };
 use crate::flow::{Intake, RETRY_PREFIX, RetryFailure, RetryToken, StoredEvent, Timeout, Unfit};
 use crate::key::{EventKey, TransactionKey};
-use crate::pgoutput::sample::Sample;
+use crate::pgoutput::sample::{Cell, Sample};
 use crate::policy::Policy;
 use crate::timestamp::PgTimestamp;
 use crate::window::Failure;
@@ -14,12 +14,12 @@ use crate::{Lsn, event::InvalidRow};
 
 const JSON_OID: u32 = 114;
 
-fn message(prefix: &str, flags: u8, lsn: u64, content: &[u8]) -> Sample {
+pub(super) fn message(prefix: &str, flags: u8, lsn: u64, content: &[u8]) -> Sample {
     Sample::Message {
         flags,
         lsn,
         prefix: prefix.to_owned(),
-        content: content.to_vec(),
+        content: Cell::Binary(content.to_vec()),
     }
 }
 
@@ -211,7 +211,9 @@ fn a_retry_that_fails_in_whatever_way_is_recorded_and_nothing_is_held() {
                     assert_eq!(rig.flow.handle_timeout(rig.now), Some(Timeout::Confirm));
                     rig.link_up();
                 }
-                Failure::Refused { .. } | Failure::Invalid { .. } => rig.refuse(),
+                Failure::Refused { .. } | Failure::Invalid { .. } | Failure::Unreadable { .. } => {
+                    rig.refuse()
+                }
             }
             assert_eq!(rig.failure(), RetryFailure::Event(failure.clone()));
             assert_eq!((rig.flow.held_count(), rig.flow.set_aside_count()), (0, 0));

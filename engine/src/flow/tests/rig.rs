@@ -39,6 +39,7 @@ pub(super) fn config(events: usize, bytes: usize) -> FlowConfig {
     let template = |text| Template::parse(text).unwrap();
     FlowConfig {
         ignore_tables: Vec::new(),
+        messages: None,
         tables: vec![OutboxTable {
             schema: "public".to_owned(),
             name: "outbox_events".to_owned(),
