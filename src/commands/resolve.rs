@@ -13,7 +13,7 @@ use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
 use super::WrongUsage;
-use super::outbox::{after_publish, outbox_tables, route};
+use super::outbox::{outbox_tables, outboxes, route};
 use crate::cli::ReplayArgs;
 use crate::config::{
     Agreement, AuthMechanism, Config, ConfigError, ExchangeType, FailurePolicy, OnSlotLost, Ordering,
@@ -23,7 +23,8 @@ use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 use crate::postgres;
 use crate::postgres::rows::Filter;
 use crate::postgres::{
-    ConnectTarget, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source, StartOptions, UrlError,
+    ConnectTarget, Outbox, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source, StartOptions,
+    UrlError,
 };
 use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange, Management, Mechanism};
 use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings};
@@ -89,15 +90,10 @@ pub(super) fn database(config: &Config) -> anyhow::Result<(postgres::Connector, 
     if let Some(path) = &postgres.password_file {
         connector = connector.with_password_file(path.clone());
     }
-    let tables = config
-        .outbox
-        .iter()
-        .map(|outbox| outbox.table.parse::<QualifiedTable>());
     let source = Source {
         slot: postgres.slot.parse()?,
         publication: postgres.publication.parse()?,
-        tables: tables.collect::<Result<_, _>>()?,
-        after_publish: config.outbox.iter().map(after_publish).collect(),
+        outboxes: outboxes(config)?,
     };
     Ok((connector, source))
 }
@@ -129,10 +125,10 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
     };
     let delivery = &config.delivery;
     let route = route(config)?;
-    let kept = source.tables.iter().zip(&config.outbox);
+    let kept = source.outboxes.iter().zip(&config.outbox);
     let retention = kept.filter_map(|(table, outbox)| {
         outbox.keep_sent.map(|keep_sent| RetentionSettings {
-            table: table.clone(),
+            outbox: table.clone(),
             keep_sent,
         })
     });
@@ -202,7 +198,7 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
             .filter(|outbox| {
                 tables
                     .iter()
-                    .any(|table| table.schema == outbox.schema && table.name == outbox.name)
+                    .any(|Outbox { table, .. }| table.schema == outbox.schema && table.name == outbox.name)
             })
             .map(|outbox| OutboxTable {
                 after_publish: Some(AfterPublish::Keep),
@@ -230,18 +226,14 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
 }
 
 /// The outbox tables that a command is about: the one it names, or all.
-pub(super) fn selected(
-    source: &Source,
-    table: Option<&QualifiedTable>,
-) -> anyhow::Result<Vec<QualifiedTable>> {
+pub(super) fn selected(source: &Source, table: Option<&QualifiedTable>) -> anyhow::Result<Vec<Outbox>> {
     let Some(table) = table else {
-        return Ok(source.tables.clone());
+        return Ok(source.outboxes.clone());
     };
-    anyhow::ensure!(
-        source.tables.contains(table),
-        "{table} is not among the outbox tables of the configuration"
-    );
-    Ok(vec![table.clone()])
+    let outbox = source.outboxes.iter().find(|outbox| outbox.table == *table);
+    let outbox =
+        outbox.with_context(|| format!("{table} is not among the outbox tables of the configuration"))?;
+    Ok(vec![outbox.clone()])
 }
 
 /// Tables of the publication whose rows are passed over.

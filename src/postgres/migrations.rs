@@ -63,12 +63,12 @@ pub fn create_table(table: &QualifiedTable) -> String {
 
 /// The statement that creates the publication of `tables`.
 #[must_use]
-pub fn create_publication(
+pub fn create_publication<'a>(
     publication: &PublicationName,
-    tables: &[QualifiedTable],
+    tables: impl Iterator<Item = &'a QualifiedTable>,
     via_partition_root: bool,
 ) -> String {
-    let tables: Vec<_> = tables.iter().map(QualifiedTable::quoted).collect();
+    let tables: Vec<_> = tables.map(QualifiedTable::quoted).collect();
     let options = format!("{DEFAULT_OPTIONS}, publish_via_partition_root = {via_partition_root}");
     // The options first: they hold no name that a later replacement could find.
     PUBLICATION
@@ -99,9 +99,10 @@ mod tests {
 
     #[test]
     fn configured_names_are_put_in_quoted() {
-        let table = "shop.\"Out\"\"box\"".parse().unwrap();
+        let table: QualifiedTable = "shop.\"Out\"\"box\"".parse().unwrap();
         assert!(create_table(&table).contains("create table \"shop\".\"Out\"\"box\" ("));
-        let sql = create_publication(&"My pub".parse().unwrap(), &[table, "b".parse().unwrap()], true);
+        let tables = [table, "b".parse().unwrap()];
+        let sql = create_publication(&"My pub".parse().unwrap(), tables.iter(), true);
         assert!(
             sql.ends_with(
                 "create publication \"My pub\" for table \"shop\".\"Out\"\"box\", \"public\".\"b\" \

@@ -19,6 +19,7 @@ mod joined;
 mod kept;
 pub mod marks;
 pub mod migrations;
+mod outbox;
 mod overview;
 mod own_schema;
 pub mod partitions;
@@ -53,6 +54,7 @@ pub use examination::Examination;
 pub use frame::MAX_FRAME;
 pub use identifier::{PublicationName, QualifiedTable, SlotName};
 pub use kept::KeptSession;
+pub use outbox::Outbox;
 pub use overview::{Count, Overview, TableCounts};
 pub use position::{
     EventPosition, EventPositionError, commit_marker, flushed_position, timestamp, written_position,

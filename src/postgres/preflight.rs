@@ -5,12 +5,11 @@ mod fix;
 mod risk;
 mod unfit;
 
-use walrelay_engine::event::AfterPublish;
-
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts};
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{PublicationName, QualifiedTable, SlotName};
+use super::outbox::Outbox;
 use super::slot::{self, SlotState};
 
 use checks::check_synchronous;
@@ -27,16 +26,19 @@ pub struct Source {
     /// The publication.
     pub publication: PublicationName,
     /// The outbox tables.
-    pub tables: Vec<QualifiedTable>,
-    /// What becomes of their rows once published, in the same order, as far as it is configured.
-    pub after_publish: Vec<Option<AfterPublish>>,
+    pub outboxes: Vec<Outbox>,
 }
 
 impl Source {
-    /// The tables, each with what is configured to become of its rows.
-    pub fn marks(&self) -> impl Iterator<Item = (&QualifiedTable, Option<AfterPublish>)> {
-        let settings = self.after_publish.iter().copied().chain(std::iter::repeat(None));
-        self.tables.iter().zip(settings)
+    /// The names of the outbox tables.
+    pub fn tables(&self) -> impl Iterator<Item = &QualifiedTable> {
+        self.outboxes.iter().map(|outbox| &outbox.table)
+    }
+
+    /// Whether a table is an outbox.
+    #[must_use]
+    pub fn has_table(&self, table: &QualifiedTable) -> bool {
+        self.tables().any(|outbox| outbox == table)
     }
 }
 
@@ -49,7 +51,7 @@ pub struct Preflight {
     pub slot: SlotState,
     /// The publication.
     pub publication: PublicationFacts,
-    /// The outbox tables, in the order of [`Source::tables`].
+    /// The outbox tables, in the order of [`Source::outboxes`].
     pub tables: Vec<TableFacts>,
     /// Tables of the publication that are no outbox of ours: a row of theirs halts the relay.
     pub others: Vec<QualifiedTable>,
@@ -72,17 +74,18 @@ pub async fn preflight(session: &ControlSession, source: &Source) -> Result<Pref
     };
     let publication = check_publication(publication, &source.publication)?;
 
-    let mut tables = Vec::with_capacity(source.tables.len());
-    for table in &source.tables {
+    let mut tables = Vec::with_capacity(source.outboxes.len());
+    for outbox in &source.outboxes {
+        let table = &outbox.table;
         let facts = TableFacts::read(session, table, Some(&publication), server.version).await?;
-        let facts = check_table(facts, table)?;
+        let facts = check_table(facts, outbox)?;
         check_membership(&facts, table, &publication, &source.publication)?;
         tables.push(facts);
     }
     let others = publication
         .tables
         .iter()
-        .filter(|table| !source.tables.contains(table))
+        .filter(|table| !source.has_table(table))
         .cloned()
         .collect();
     Ok(Preflight {

@@ -14,6 +14,7 @@ use crate::postgres::catalog::{column, position};
 use crate::postgres::control::{ControlSession, bounded};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName};
+use crate::postgres::outbox::Outbox;
 use crate::postgres::own_schema::{check_stream, commit_synchronously};
 use crate::postgres::position::{EventPosition, flushed_position};
 use crate::postgres::table_use::Use;
@@ -239,17 +240,15 @@ pub async fn load(
 ///
 /// # Errors
 /// The query fails.
-pub async fn payload_types(
-    session: &ControlSession,
-    outboxes: &[QualifiedTable],
-) -> Result<Vec<Option<u32>>, Error> {
+pub async fn payload_types(session: &ControlSession, outboxes: &[Outbox]) -> Result<Vec<Option<u32>>, Error> {
     const PURPOSE: &str = "look up the payload's type";
-    let sql = "select atttypid from unnest($1::text[]) with ordinality t (name, place) \
+    let sql = "select atttypid from unnest($1::text[], $2::text[]) with ordinality t (name, payload, place) \
                left join pg_catalog.pg_attribute on attrelid = pg_catalog.to_regclass(name) \
-               and attname = 'payload' and not attisdropped order by place";
-    let quoted: Vec<_> = outboxes.iter().map(QualifiedTable::quoted).collect();
+               and attname = payload and not attisdropped order by place";
+    let quoted: Vec<_> = outboxes.iter().map(|outbox| outbox.table.quoted()).collect();
+    let payloads: Vec<_> = outboxes.iter().map(|outbox| &outbox.columns.payload).collect();
     let rows = session
-        .run(PURPOSE, session.client().query(sql, &[&quoted]))
+        .run(PURPOSE, session.client().query(sql, &[&quoted, &payloads]))
         .await?;
     rows.iter().map(|row| column(row, 0, PURPOSE)).collect()
 }
