@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::event::{OutboxTable, REQUIRED_COLUMNS};
+use crate::event::OutboxTable;
 use crate::json::{JsonFault, Strict, Unescaped, is_text};
 use crate::pgoutput::{Tuple, kind, relation_of};
 
@@ -100,7 +100,8 @@ impl Reader {
     pub fn new(table: &OutboxTable) -> Self {
         let route = &table.route;
         let mut columns: Vec<Column> = Vec::new();
-        let known = REQUIRED_COLUMNS.into_iter().chain(OPTIONAL_COLUMNS);
+        let required = table.columns.required().into_iter().map(|(_, column)| column);
+        let known = required.chain(OPTIONAL_COLUMNS);
         for name in known
             .chain(route.exchange.columns())
             .chain(route.routing_key.columns())

@@ -7,7 +7,7 @@ mod payload;
 #[cfg(test)]
 mod tests;
 
-pub use columns::{Columns, REQUIRED_COLUMNS, Source};
+pub use columns::{Columns, Source};
 pub use invalid::InvalidRow;
 pub use mapping::{Event, Mapping, MappingError};
 pub use payload::{Payload, PayloadType};

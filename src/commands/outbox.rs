@@ -4,7 +4,7 @@ use walrelay_engine::event::{AfterPublish, Columns, OutboxTable, Route, Source};
 use walrelay_engine::route::Template;
 
 use crate::config::{self, Config, FieldValue, OutboxConfig, Preset};
-use crate::postgres::QualifiedTable;
+use crate::postgres::{Outbox, QualifiedTable};
 
 /// The outbox tables in the order of the configuration.
 pub(super) fn outbox_tables(config: &Config) -> anyhow::Result<Vec<OutboxTable>> {
@@ -33,6 +33,18 @@ pub(super) fn messages_table(table: &QualifiedTable, route: &Route) -> OutboxTab
     }
 }
 
+/// The same, as SQL statements see them.
+pub(super) fn outboxes(config: &Config) -> anyhow::Result<Vec<Outbox>> {
+    let outboxes = config.outbox.iter().map(|outbox| {
+        Ok(Outbox {
+            after_publish: after_publish(outbox),
+            columns: columns(outbox),
+            table: outbox.table.parse()?,
+        })
+    });
+    outboxes.collect()
+}
+
 /// Where messages go.
 pub(super) fn route(config: &Config) -> anyhow::Result<Route> {
     Ok(Route {
@@ -42,7 +54,7 @@ pub(super) fn route(config: &Config) -> anyhow::Result<Route> {
 }
 
 /// What is configured to become of a table's published rows.
-pub(super) fn after_publish(outbox: &OutboxConfig) -> Option<AfterPublish> {
+fn after_publish(outbox: &OutboxConfig) -> Option<AfterPublish> {
     Some(match outbox.after_publish? {
         config::AfterPublish::Mark => AfterPublish::Mark,
         config::AfterPublish::Delete => AfterPublish::Delete,

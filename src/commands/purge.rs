@@ -7,7 +7,7 @@ use super::progress::Progress;
 use super::{Exit, block_on, in_session, print, resolve, say, with_remedy};
 use crate::cli::PurgeArgs;
 use crate::config::Loaded;
-use crate::postgres::{Connector, Error, Purge, QualifiedTable, SlotName, SqlState, partitions};
+use crate::postgres::{Connector, Error, Outbox, Purge, SlotName, SqlState, partitions};
 
 /// How long a session is used, before it is closed and another one opened: a long one would hold up a shutdown.
 const SESSION_LIFE: Duration = Duration::from_secs(5);
@@ -18,11 +18,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) fn execute(args: &PurgeArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let (connector, source) = resolve::database(&loaded.config)?;
     let tables = resolve::selected(&source, args.table.as_ref(), "purge")?;
-    for table in &tables {
+    for outbox in &tables {
         let job = Job {
             connector: &connector,
             slot: &source.slot,
-            table,
+            outbox,
             args,
         };
         if args.partitions {
@@ -39,15 +39,16 @@ pub(super) fn execute(args: &PurgeArgs, loaded: &Loaded) -> anyhow::Result<Exit>
 struct Job<'a> {
     connector: &'a Connector,
     slot: &'a SlotName,
-    table: &'a QualifiedTable,
+    outbox: &'a Outbox,
     args: &'a PurgeArgs,
 }
 
 impl Job<'_> {
     fn print_partitions(&self) -> anyhow::Result<()> {
-        let Self { table, args, .. } = self;
+        let Self { outbox, args, .. } = self;
+        let table = &outbox.table;
         let found = block_on(in_session(self.connector, self.slot, async |session| {
-            partitions::find(session, table, args.older_than).await
+            partitions::find(session, outbox, args.older_than).await
         }))?
         .map_err(with_remedy)?;
         for partition in &found.kept {
@@ -63,12 +64,15 @@ impl Job<'_> {
     }
 
     fn count(&self) -> anyhow::Result<()> {
-        let (count, table) = (block_on(self.old_rows())?.map_err(with_remedy)?, self.table);
+        let (count, table) = (
+            block_on(self.old_rows())?.map_err(with_remedy)?,
+            &self.outbox.table,
+        );
         print(&format!("{count} rows of {table} would be deleted\n"))
     }
 
     fn delete(&self) -> anyhow::Result<Exit> {
-        let table = self.table;
+        let table = &self.outbox.table;
         let total = match block_on(self.old_rows())? {
             Ok(total) => Some(total),
             // Counting a large table takes longer than a statement may.
@@ -103,7 +107,7 @@ impl Job<'_> {
 
     async fn old_rows(&self) -> Result<u64, Error> {
         in_session(self.connector, self.slot, async |session| {
-            let purge = Purge::prepare(session, self.table, self.args.older_than).await?;
+            let purge = Purge::prepare(session, self.outbox, self.args.older_than).await?;
             purge.count(session).await
         })
         .await
@@ -119,7 +123,7 @@ impl Job<'_> {
         in_session(self.connector, self.slot, async |session| {
             let purge = match purge {
                 Some(purge) => purge,
-                None => purge.insert(Purge::prepare(session, self.table, self.args.older_than).await?),
+                None => purge.insert(Purge::prepare(session, self.outbox, self.args.older_than).await?),
             };
             let opened = Instant::now();
             while opened.elapsed() < SESSION_LIFE {

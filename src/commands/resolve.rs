@@ -13,7 +13,7 @@ use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
 use super::WrongUsage;
-use super::outbox::{after_publish, messages_table, outbox_tables, route};
+use super::outbox::{messages_table, outbox_tables, outboxes, route};
 use crate::cli::ReplayArgs;
 use crate::config::{
     Agreement, AuthMechanism, Config, ConfigError, ExchangeType, FailurePolicy, OnSlotLost, Ordering,
@@ -23,7 +23,7 @@ use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 use crate::postgres;
 use crate::postgres::rows::Filter;
 use crate::postgres::{
-    ConnectTarget, MessagePrefix, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source,
+    ConnectTarget, MessagePrefix, Outbox, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source,
     StartOptions, UrlError,
 };
 use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange, Management, Mechanism};
@@ -113,15 +113,10 @@ pub(super) fn database(config: &Config) -> anyhow::Result<(postgres::Connector, 
     if let Some(path) = &postgres.password_file {
         connector = connector.with_password_file(path.clone());
     }
-    let tables = config
-        .outbox
-        .iter()
-        .map(|outbox| outbox.table.parse::<QualifiedTable>());
     let source = Source {
         slot: postgres.slot.parse()?,
         publication: postgres.publication.parse()?,
-        tables: tables.collect::<Result<_, _>>()?,
-        after_publish: config.outbox.iter().map(after_publish).collect(),
+        outboxes: outboxes(config)?,
         messages: config.messages_prefix.as_deref().map(str::parse).transpose()?,
     };
     Ok((connector, source))
@@ -154,10 +149,10 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
     };
     let delivery = &config.delivery;
     let route = route(config)?;
-    let kept = source.tables.iter().zip(&config.outbox);
+    let kept = source.outboxes.iter().zip(&config.outbox);
     let retention = kept.filter_map(|(table, outbox)| {
         outbox.keep_sent.map(|keep_sent| RetentionSettings {
-            table: table.clone(),
+            outbox: table.clone(),
             keep_sent,
         })
     });
@@ -232,7 +227,7 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
             .filter(|outbox| {
                 tables
                     .iter()
-                    .any(|table| table.schema == outbox.schema && table.name == outbox.name)
+                    .any(|Outbox { table, .. }| table.schema == outbox.schema && table.name == outbox.name)
             })
             .map(|outbox| OutboxTable {
                 after_publish: Some(AfterPublish::Keep),
@@ -264,22 +259,21 @@ pub(super) fn selected(
     source: &Source,
     table: Option<&QualifiedTable>,
     what: &str,
-) -> anyhow::Result<Vec<QualifiedTable>> {
+) -> anyhow::Result<Vec<Outbox>> {
     let is_of_messages = |prefix: &MessagePrefix| table.is_none_or(|table| *table == prefix.table());
     anyhow::ensure!(
         !(source.messages.as_ref().is_some_and(is_of_messages)
-            && (source.tables.is_empty() || table.is_some())),
+            && (source.outboxes.is_empty() || table.is_some())),
         "events of logical messages (source.messages) are in no table: there is nothing to {what}; docs/table-less.md says \
          what else there is"
     );
     let Some(table) = table else {
-        return Ok(source.tables.clone());
+        return Ok(source.outboxes.clone());
     };
-    anyhow::ensure!(
-        source.tables.contains(table),
-        "{table} is not among the outbox tables of the configuration"
-    );
-    Ok(vec![table.clone()])
+    let outbox = source.outboxes.iter().find(|outbox| outbox.table == *table);
+    let outbox =
+        outbox.with_context(|| format!("{table} is not among the outbox tables of the configuration"))?;
+    Ok(vec![outbox.clone()])
 }
 
 /// Tables of the publication whose rows are passed over.

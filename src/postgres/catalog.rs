@@ -223,7 +223,13 @@ impl TableFacts {
     /// Whether there is a column of this name.
     #[must_use]
     pub fn has_column(&self, name: &str) -> bool {
-        self.columns.iter().any(|column| column.name == name)
+        self.column(name).is_some()
+    }
+
+    /// The column of this name.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name == name)
     }
 }
 

@@ -2,11 +2,12 @@
 
 use walrelay_engine::event::AfterPublish;
 
-use super::backfill::has_marks;
+use super::backfill;
 use super::catalog::column;
 use super::control::ControlSession;
 use super::error::Error;
-use super::identifier::{QualifiedTable, quote_identifier, quote_literal};
+use super::identifier::{quote_identifier, quote_literal};
+use super::outbox::{Marks, Outbox};
 use super::preflight::{Source, Unfit};
 
 /// What `run` and the commands about single events need of walrelay's own tables. Not the right to write a baseline, nor to
@@ -33,13 +34,9 @@ const OWN_TABLES: &[(&str, &str)] = &[
 pub(super) async fn grant(session: &ControlSession, role: &str, source: &Source) -> Result<(), Error> {
     const PURPOSE: &str = "give the role its rights";
     let mut sql = own_schema(role);
-    for (table, after_publish) in source.marks() {
-        sql.push_str(&outbox(
-            role,
-            table,
-            after_publish,
-            has_marks(session, table).await?,
-        ));
+    for of in &source.outboxes {
+        let marks = backfill::marks(session, of).await?;
+        sql.push_str(&outbox(role, of, marks.as_ref()));
     }
     let statements = session.client().batch_execute(&sql);
     session.run(PURPOSE, statements).await?;
@@ -78,22 +75,17 @@ pub(super) fn own_schema(role: &str) -> String {
 }
 
 /// The statements about an outbox table.
-pub(super) fn outbox(
-    role: &str,
-    table: &QualifiedTable,
-    after_publish: Option<AfterPublish>,
-    has_marks: bool,
-) -> String {
-    let role = quote_identifier(role);
+pub(super) fn outbox(role: &str, outbox: &Outbox, marks: Option<&Marks>) -> String {
+    let (role, table) = (quote_identifier(role), &outbox.table);
     let mut sql = format!(
         "grant usage on schema {} to {role};\ngrant select on {} to {role};\n",
         quote_identifier(&table.schema),
         table.quoted()
     );
-    let privilege = match after_publish {
+    let privilege = match outbox.after_publish {
         Some(AfterPublish::Keep) => None,
-        Some(AfterPublish::Delete) => Some("delete"),
-        Some(AfterPublish::Mark) | None => has_marks.then_some("update (sent_at)"),
+        Some(AfterPublish::Delete) => Some("delete".to_owned()),
+        Some(AfterPublish::Mark) | None => marks.map(Marks::update),
     };
     if let Some(privilege) = privilege {
         sql.push_str(&format!("grant {privilege} on {} to {role};\n", table.quoted()));

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use tokio_postgres::Transaction;
 use walrelay_engine::Lsn;
-use walrelay_engine::event::AfterPublish;
 use walrelay_engine::marks::{MarkBatch, Marked, TableIds};
 
 pub use notes::{Noted, drop_needless, has_notes, mark_noted};
 pub(super) use owners::{claim, release};
+use tables::Change;
+pub(super) use tables::plan_table;
 pub use tables::{Refusal, TablePlan, plan, prefix_refusal};
 
 use super::catalog::{column, position};
@@ -92,46 +93,38 @@ async fn mark(
     const PURPOSE: &str = "mark published rows";
     let step = Step::Query(PURPOSE);
     let texts: Vec<&str> = ids.iter().collect();
-    let (table, id_type) = (plan.table.quoted(), &plan.id_type);
-    let due = format!("id = any($1::text[]::{id_type}[])");
-    // Whoever has a row locked may keep it so for long.
-    let (sql, unsent) = match plan.after_publish {
-        AfterPublish::Delete => (
-            format!(
-                "delete from {table} where id = any(array(select id from {table} where {due} for update skip locked))"
-            ),
-            "",
-        ),
-        AfterPublish::Mark | AfterPublish::Keep => (
-            format!(
-                "update {table} set sent_at = pg_catalog.now() where sent_at is null and id = any(array(\
-                 select id from {table} where {due} and sent_at is null for no key update skip locked))"
-            ),
-            " and sent_at is null",
-        ),
+    let Some(Change { change, lock, due }) = plan.change() else {
+        marked.given_up += u64::try_from(ids.len()).unwrap_or(u64::MAX);
+        return Ok(());
     };
+    let (table, id, id_type) = (plan.outbox.table.quoted(), plan.outbox.id(), &plan.id_type);
+    // Whoever has a row locked may keep it so for long.
+    let sql = format!(
+        "{change} where {due} and t.{id} = any(array(select t.{id} from {table} t \
+         where t.{id} = any($1::text[]::{id_type}[]) and {due} for {lock} skip locked))"
+    );
     let rows = bounded(step, transaction.execute(&sql, &[&texts]))
         .await
         .map_err(|error| plan.explain(error))?;
     marked.rows += rows;
     if rows < u64::try_from(texts.len()).unwrap_or(u64::MAX) {
-        for (id, xid) in left(transaction, plan, ids, &texts, unsent).await? {
+        for (id, xid) in left(transaction, plan, ids, &texts, &due).await? {
             marked.locked.push((ids.table, id, xid));
         }
     }
     Ok(())
 }
 
-/// The ids among `texts` whose rows are there and `unsent`, or whose transaction is not visible yet; with that transaction.
+/// The ids among `texts` whose rows are there and `due`, or whose transaction is not visible yet; with that transaction.
 async fn left(
     transaction: &Transaction<'_>,
     plan: &TablePlan,
     ids: &TableIds,
     texts: &[&str],
-    unsent: &str,
+    due: &str,
 ) -> Result<Vec<(String, u32)>, Error> {
     const PURPOSE: &str = "look which rows are not marked yet";
-    let (table, id_type) = (plan.table.quoted(), &plan.id_type);
+    let (table, id, id_type) = (plan.outbox.table.quoted(), plan.outbox.id(), &plan.id_type);
     let xids: Vec<i64> = ids.xids().iter().map(|xid| i64::from(*xid)).collect();
     // One statement, so one snapshot. The upper half of a transaction's id is that of the newest, by the shorter way round.
     let sql = format!(
@@ -141,8 +134,8 @@ async fn left(
          select wanted.id, wanted.xid from wanted, now where wanted.xid <> 0 and not pg_catalog.pg_visible_in_snapshot(\
          (newest + (((wanted.xid - newest) & 4294967295) # 2147483648) - 2147483648)::text::xid8, s) \
          union \
-         select wanted.id, wanted.xid from {table} t join wanted on t.id = wanted.id::{id_type} \
-         where t.id = any($1::text[]::{id_type}[]){unsent}"
+         select wanted.id, wanted.xid from (select t.{id} as id from {table} t \
+         where t.{id} = any($1::text[]::{id_type}[]) and {due}) t join wanted on t.id = wanted.id::{id_type}"
     );
     let rows = bounded(Step::Query(PURPOSE), transaction.query(&sql, &[&texts, &xids])).await?;
     let read = |row| {

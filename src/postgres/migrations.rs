@@ -70,12 +70,12 @@ pub fn create_table(table: &QualifiedTable) -> String {
 
 /// The statement that creates the publication of `tables`, of which there may be none.
 #[must_use]
-pub fn create_publication(
+pub fn create_publication<'a>(
     publication: &PublicationName,
-    tables: &[QualifiedTable],
+    tables: impl Iterator<Item = &'a QualifiedTable>,
     via_partition_root: bool,
 ) -> String {
-    let tables: Vec<_> = tables.iter().map(QualifiedTable::quoted).collect();
+    let tables: Vec<_> = tables.map(QualifiedTable::quoted).collect();
     let members = match tables.is_empty() {
         true => String::new(),
         false => format!("{FOR_TABLE}{} ", tables.join(", ")),
@@ -110,9 +110,10 @@ mod tests {
 
     #[test]
     fn configured_names_are_put_in_quoted() {
-        let table = "shop.\"Out\"\"box\"".parse().unwrap();
+        let table: QualifiedTable = "shop.\"Out\"\"box\"".parse().unwrap();
         assert!(create_table(&table).contains("create table \"shop\".\"Out\"\"box\" ("));
-        let sql = create_publication(&"My pub".parse().unwrap(), &[table, "b".parse().unwrap()], true);
+        let tables = [table, "b".parse().unwrap()];
+        let sql = create_publication(&"My pub".parse().unwrap(), tables.iter(), true);
         assert!(
             sql.ends_with(
                 "create publication \"My pub\" for table \"shop\".\"Out\"\"box\", \"public\".\"b\" \
@@ -120,7 +121,7 @@ mod tests {
             ),
             "{sql}"
         );
-        let sql = create_publication(&"p".parse().unwrap(), &[], false);
+        let sql = create_publication(&"p".parse().unwrap(), std::iter::empty(), false);
         let alone =
             "create publication \"p\" with (publish = 'insert', publish_via_partition_root = false);\n";
         assert!(sql.ends_with(alone), "{sql}");

@@ -20,6 +20,7 @@ mod kept;
 pub mod marks;
 mod message_prefix;
 pub mod migrations;
+mod outbox;
 mod overview;
 mod own_schema;
 pub mod partitions;
@@ -55,6 +56,7 @@ pub use frame::MAX_FRAME;
 pub use identifier::{PublicationName, QualifiedTable, SlotName};
 pub use kept::KeptSession;
 pub use message_prefix::{MessagePrefix, MessagePrefixError};
+pub use outbox::Outbox;
 pub use overview::{Count, Overview, TableCounts};
 pub use position::{
     EventPosition, EventPositionError, commit_marker, flushed_position, timestamp, written_position,

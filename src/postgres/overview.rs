@@ -12,6 +12,7 @@ use super::control::ControlSession;
 use super::dead_letters;
 use super::error::{Error, SqlState};
 use super::identifier::QualifiedTable;
+use super::outbox::Outbox;
 use super::position::flushed_position;
 use super::preflight::{Source, Unfit};
 use super::slot::SlotState;
@@ -23,6 +24,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Rows beyond this are not counted one by one.
 const MOST: u64 = 100_000;
+
+/// Why unsent rows of a table cannot be counted.
+const NO_MARKS: &str = "it has no marks";
 
 /// How things stand.
 #[derive(Debug, Clone)]
@@ -89,9 +93,9 @@ impl Overview {
         let slot = slot.ok_or_else(|| Unfit::SlotMissing {
             slot: source.slot.clone(),
         })?;
-        let mut tables = Vec::with_capacity(source.tables.len());
-        for table in &source.tables {
-            tables.push(TableCounts::read(session, table).await);
+        let mut tables = Vec::with_capacity(source.outboxes.len());
+        for outbox in &source.outboxes {
+            tables.push(TableCounts::read(session, outbox).await);
         }
         Ok(Self {
             streamer: streamer(session, &slot).await?,
@@ -128,14 +132,14 @@ async fn streamer(session: &ControlSession, slot: &SlotState) -> Result<Option<S
 }
 
 impl TableCounts {
-    async fn read(session: &ControlSession, table: &QualifiedTable) -> Self {
+    async fn read(session: &ControlSession, outbox: &Outbox) -> Self {
         Self {
-            table: table.clone(),
-            rows: estimate(session, table).await.ok().flatten(),
-            unsent: unsent(session, table).await.unwrap_or_else(|error| {
+            table: outbox.table.clone(),
+            rows: estimate(session, &outbox.table).await.ok().flatten(),
+            unsent: unsent(session, outbox).await.unwrap_or_else(|error| {
                 let why = match error.sqlstate() {
                     Some(SqlState::QUERY_CANCELED) => "it takes too long".to_owned(),
-                    Some(SqlState::UNDEFINED_COLUMN) => "it has no marks".to_owned(),
+                    Some(SqlState::UNDEFINED_COLUMN) => NO_MARKS.to_owned(),
                     _ => chain(&error),
                 };
                 Count::Unknown(why)
@@ -163,8 +167,12 @@ async fn estimate(session: &ControlSession, table: &QualifiedTable) -> Result<Op
     Ok(rows.and_then(|rows| u64::try_from(rows).ok()))
 }
 
-async fn unsent(session: &ControlSession, table: &QualifiedTable) -> Result<Count, Error> {
+async fn unsent(session: &ControlSession, outbox: &Outbox) -> Result<Count, Error> {
     const PURPOSE: &str = "count the rows without a mark";
+    // Whether there is such a column is seen by the query itself.
+    let Some(marks) = outbox.marks(|_| true) else {
+        return Ok(Count::Unknown(NO_MARKS.to_owned()));
+    };
     let begin = format!(
         "begin read only; set local statement_timeout = {}",
         milliseconds(PATIENCE)
@@ -173,8 +181,9 @@ async fn unsent(session: &ControlSession, table: &QualifiedTable) -> Result<Coun
         .run(PURPOSE, session.client().batch_execute(&begin))
         .await?;
     let sql = format!(
-        "select count(*) from (select from {} where sent_at is null limit {}) rows",
-        table.quoted(),
+        "select count(*) from (select from {} t where {} limit {}) rows",
+        outbox.table.quoted(),
+        marks.unsent,
         MOST + 1
     );
     let counted = session.run(PURPOSE, session.client().query_one(&sql, &[])).await;

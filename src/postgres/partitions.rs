@@ -9,6 +9,7 @@ use super::catalog::column;
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{QualifiedTable, quote_literal};
+use super::outbox::Outbox;
 use super::purge::old_row;
 use super::rows::Unreadable;
 use super::table_use::Use;
@@ -20,7 +21,7 @@ const BLOCKS: i64 = 16_384;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OldPartition {
     /// The partitioned table.
-    pub root: QualifiedTable,
+    pub root: Outbox,
     /// The partition.
     pub partition: QualifiedTable,
     /// How many rows it has.
@@ -60,11 +61,8 @@ struct Candidate {
 ///
 /// # Errors
 /// [`Unreadable`]: the table is not partitioned by the range of one time column; or a query fails.
-pub async fn find(
-    session: &ControlSession,
-    table: &QualifiedTable,
-    older_than: Duration,
-) -> Result<Found, Error> {
+pub async fn find(session: &ControlSession, outbox: &Outbox, older_than: Duration) -> Result<Found, Error> {
+    let table = &outbox.table;
     const PURPOSE: &str = "look for old partitions";
     let sql = "select c.oid, p.partdefid <> 0, pg_catalog.now() - pg_catalog.make_interval(secs => $3::float8) \
                from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
@@ -88,9 +86,9 @@ pub async fn find(
     let sent_before: SystemTime = column(&root, 2, PURPOSE)?;
     let mut found = Found::default();
     for candidate in candidates(session, column(&root, 0, PURPOSE)?, sent_before).await? {
-        match sent_rows(session, table, &candidate, sent_before).await? {
+        match sent_rows(session, outbox, &candidate, sent_before).await? {
             Some(rows) => found.old.push(OldPartition {
-                root: table.clone(),
+                root: outbox.clone(),
                 partition: candidate.partition,
                 rows,
                 end: candidate.end,
@@ -141,7 +139,7 @@ async fn candidates(
 /// How many rows it has, if all of them may go.
 async fn sent_rows(
     session: &ControlSession,
-    root: &QualifiedTable,
+    root: &Outbox,
     candidate: &Candidate,
     before: SystemTime,
 ) -> Result<Option<u64>, Error> {
@@ -151,8 +149,8 @@ async fn sent_rows(
         &candidate.partition,
         &["dead_letters"],
     );
-    let (table, old) = (candidate.partition.quoted(), old_row("$1", "$2"));
-    let outbox = root.to_string();
+    let (table, old) = (candidate.partition.quoted(), old_row(root, "$1", "$2"));
+    let outbox = root.table.to_string();
     let mut total = 0;
     let mut from = 0;
     while from < candidate.blocks {
@@ -178,13 +176,14 @@ async fn sent_rows(
 /// more, in the transaction that drops it.
 impl fmt::Display for OldPartition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (root, partition) = (self.root.quoted(), self.partition.quoted());
+        let (root, partition) = (self.root.table.quoted(), self.partition.quoted());
         let time = |time| humantime::format_rfc3339_seconds(time);
         let concurrently = if self.has_default { "" } else { " concurrently" };
         let before = quote_literal(&humantime::format_rfc3339_micros(self.sent_before).to_string());
         let old = old_row(
+            &self.root,
             &format!("{before}::timestamptz"),
-            &quote_literal(&self.root.to_string()),
+            &quote_literal(&self.root.table.to_string()),
         );
         let problem = quote_literal(&format!(
             "{partition} holds a row that must stay; alter table {root} attach partition {partition} {}",
@@ -219,7 +218,7 @@ mod tests {
     fn the_sql_for_an_old_partition_is_as_reviewed() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let partition = OldPartition {
-            root: "\"Shop\".outbox".parse().unwrap(),
+            root: "\"Shop\".outbox".parse::<QualifiedTable>().unwrap().into(),
             partition: "\"Shop\".\"Outbox 2026-01\"".parse().unwrap(),
             rows: 1200,
             end: at(1_769_904_000),

@@ -5,13 +5,12 @@ mod fix;
 mod risk;
 mod unfit;
 
-use walrelay_engine::event::AfterPublish;
-
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts};
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{PublicationName, QualifiedTable, SlotName};
 use super::message_prefix::MessagePrefix;
+use super::outbox::Outbox;
 use super::slot::{self, SlotState};
 
 use checks::check_synchronous;
@@ -28,28 +27,29 @@ pub struct Source {
     /// The publication.
     pub publication: PublicationName,
     /// The outbox tables.
-    pub tables: Vec<QualifiedTable>,
-    /// What becomes of their rows once published, in the same order, as far as it is configured.
-    pub after_publish: Vec<Option<AfterPublish>>,
+    pub outboxes: Vec<Outbox>,
     /// The prefix of the logical messages that are events too, if any are.
     pub messages: Option<MessagePrefix>,
 }
 
 impl Source {
-    /// The tables, each with what is configured to become of its rows.
-    pub fn marks(&self) -> impl Iterator<Item = (&QualifiedTable, Option<AfterPublish>)> {
-        let settings = self.after_publish.iter().copied().chain(std::iter::repeat(None));
-        self.tables.iter().zip(settings)
+    /// The names of the outbox tables.
+    pub fn tables(&self) -> impl Iterator<Item = &QualifiedTable> {
+        self.outboxes.iter().map(|outbox| &outbox.table)
+    }
+
+    /// Whether a table is an outbox.
+    #[must_use]
+    pub fn has_table(&self, table: &QualifiedTable) -> bool {
+        self.tables().any(|outbox| outbox == table)
     }
 
     /// The table with this place among them; the one that stands for messages comes behind all others.
     #[must_use]
     pub fn outbox(&self, place: usize) -> Option<QualifiedTable> {
-        let messages = self.messages.as_ref().filter(|_| place == self.tables.len());
-        self.tables
-            .get(place)
-            .cloned()
-            .or_else(|| messages.map(MessagePrefix::table))
+        let messages = self.messages.as_ref().filter(|_| place == self.outboxes.len());
+        let outbox = self.outboxes.get(place).map(|outbox| outbox.table.clone());
+        outbox.or_else(|| messages.map(MessagePrefix::table))
     }
 }
 
@@ -62,7 +62,7 @@ pub struct Preflight {
     pub slot: SlotState,
     /// The publication.
     pub publication: PublicationFacts,
-    /// The outbox tables, in the order of [`Source::tables`].
+    /// The outbox tables, in the order of [`Source::outboxes`].
     pub tables: Vec<TableFacts>,
     /// Tables of the publication that are no outbox of ours: a row of theirs halts the relay.
     pub others: Vec<QualifiedTable>,
@@ -85,17 +85,18 @@ pub async fn preflight(session: &ControlSession, source: &Source) -> Result<Pref
     };
     let publication = check_publication(publication, &source.publication)?;
 
-    let mut tables = Vec::with_capacity(source.tables.len());
-    for table in &source.tables {
+    let mut tables = Vec::with_capacity(source.outboxes.len());
+    for outbox in &source.outboxes {
+        let table = &outbox.table;
         let facts = TableFacts::read(session, table, Some(&publication), server.version).await?;
-        let facts = check_table(facts, table)?;
+        let facts = check_table(facts, outbox)?;
         check_membership(&facts, table, &publication, &source.publication)?;
         tables.push(facts);
     }
     let others = publication
         .tables
         .iter()
-        .filter(|table| !source.tables.contains(table))
+        .filter(|table| !source.has_table(table))
         .cloned()
         .collect();
     Ok(Preflight {

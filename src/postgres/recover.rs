@@ -101,9 +101,10 @@ async fn keep(
     let server = ServerFacts::read(session).await?;
     let publication = PublicationFacts::read(session, &source.publication).await?;
     let publication = check_publication(publication, &source.publication)?;
-    for table in &source.tables {
+    for outbox in &source.outboxes {
+        let table = &outbox.table;
         let facts = TableFacts::read(session, table, Some(&publication), server.version).await?;
-        let facts = check_table(facts, table)?;
+        let facts = check_table(facts, outbox)?;
         check_membership(&facts, table, &publication, &source.publication)?;
     }
     // An interrupted set-up is made anew by another one.
@@ -219,10 +220,11 @@ async fn plan(
     options: &RecoverOptions,
 ) -> Result<Vec<Plan>, Error> {
     let mut plans = Vec::new();
-    for (table, after_publish) in source.marks() {
+    for outbox in &source.outboxes {
+        let after_publish = outbox.after_publish;
         let has_marks = match after_publish {
             Some(AfterPublish::Delete | AfterPublish::Keep) => false,
-            Some(AfterPublish::Mark) | None => backfill::has_marks(session, table).await?,
+            Some(AfterPublish::Mark) | None => backfill::marks(session, outbox).await?.is_some(),
         };
         let due = match after_publish {
             // What is there was not published, or its deletion was lost.
@@ -230,12 +232,12 @@ async fn plan(
             Some(AfterPublish::Mark | AfterPublish::Keep) | None if has_marks => Due::Unsent,
             Some(AfterPublish::Mark | AfterPublish::Keep) | None => {
                 Due::Since(options.since.ok_or_else(|| Unfit::NothingTells {
-                    table: table.clone(),
+                    table: outbox.table.clone(),
                     slot: source.slot.clone(),
                 })?)
             }
         };
-        plans.extend(backfill::plan(session, table, Some(due), &options.order).await?);
+        plans.extend(backfill::plan(session, outbox, Some(due), &options.order).await?);
     }
     Ok(plans)
 }

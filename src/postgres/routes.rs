@@ -3,8 +3,7 @@
 use super::catalog::column;
 use super::control::ControlSession;
 use super::error::Error;
-use super::identifier::{QualifiedTable, quote_identifier};
-use super::rows::output_text;
+use super::outbox::Outbox;
 use super::table_use::Use;
 
 /// How many rows are looked at.
@@ -21,8 +20,8 @@ pub struct Combinations {
     pub is_sampled: bool,
 }
 
-/// Looks at up to 100,000 rows of a table, for up to `limit` combinations of the columns' values, as the stream would
-/// bring them.
+/// Looks at up to 100,000 rows of a table, for up to `limit` combinations of the values that names in templates mean,
+/// as the stream would bring them.
 ///
 /// Grants: usage on the schema, select on the table.
 ///
@@ -30,20 +29,22 @@ pub struct Combinations {
 /// A column or the table is missing, a right is, or it takes too long.
 pub async fn combinations(
     session: &ControlSession,
-    table: &QualifiedTable,
-    columns: &[String],
+    outbox: &Outbox,
+    names: &[String],
     limit: u32,
 ) -> Result<Combinations, Error> {
-    let usage = Use::outbox("look for the values that routing goes by", "select", table, &[]);
-    let names: Vec<_> = columns
-        .iter()
-        .map(|name| output_text(&format!("t.{}", quote_identifier(name))))
-        .collect();
+    let usage = Use::outbox(
+        "look for the values that routing goes by",
+        "select",
+        &outbox.table,
+        &[],
+    );
+    let texts: Vec<_> = names.iter().map(|name| outbox.text_of(name)).collect();
     let sql = format!(
         "select values, count(*), sum(count(*)) over ()::bigint from (select array[{}]::text[] as values \
          from {} t limit {ROWS}) rows group by values order by 2 desc, 1 limit {}",
-        names.join(", "),
-        table.quoted(),
+        texts.join(", "),
+        outbox.table.quoted(),
         u64::from(limit) + 1
     );
     let rows = usage

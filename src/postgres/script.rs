@@ -17,7 +17,7 @@ pub fn script(source: &Source, role: Option<&str>) -> String {
             migration.version, migration.name, migration.sql, migration.version, migration.name
         ));
     }
-    for table in &source.tables {
+    for table in source.tables() {
         sql.push_str(&format!(
             "\n-- table {table}: leave out where it exists\n{}",
             migrations::create_table(table)
@@ -27,7 +27,7 @@ pub fn script(source: &Source, role: Option<&str>) -> String {
     sql.push_str(&format!(
         "\n-- publication {}\n{}",
         source.publication,
-        migrations::create_publication(&source.publication, &source.tables, true)
+        migrations::create_publication(&source.publication, source.tables(), true)
     ));
     if let Some(role) = role {
         sql.push_str(&format!(
@@ -35,8 +35,9 @@ pub fn script(source: &Source, role: Option<&str>) -> String {
             grants::replication(role),
             grants::own_schema(role)
         ));
-        for (table, after_publish) in source.marks() {
-            sql.push_str(&grants::outbox(role, table, after_publish, true));
+        for outbox in &source.outboxes {
+            let marks = outbox.marks(|_| true);
+            sql.push_str(&grants::outbox(role, outbox, marks.as_ref()));
         }
     }
     sql
@@ -45,14 +46,14 @@ pub fn script(source: &Source, role: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::postgres::QualifiedTable;
 
     #[test]
     fn the_script_is_as_reviewed() {
         let source = Source {
             slot: "walrelay".parse().unwrap(),
             publication: "walrelay".parse().unwrap(),
-            tables: vec!["shop.\"Out box\"".parse().unwrap()],
-            after_publish: Vec::new(),
+            outboxes: vec!["shop.\"Out box\"".parse::<QualifiedTable>().unwrap().into()],
             messages: None,
         };
         let script = script(&source, Some("relay"));

@@ -15,6 +15,7 @@ use super::guard::{self, Difference, Mismatch};
 use super::identifier::{QualifiedTable, quote_identifier};
 use super::marks;
 use super::migrations::{self, MIGRATIONS};
+use super::outbox::Outbox;
 use super::preflight::{
     Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
 };
@@ -119,7 +120,7 @@ async fn setup_locked(
     session.run("begin set-up", client.batch_execute("begin")).await?;
     let made = create_tables(session, source, &server, &mut report).await?;
     let published = publish_tables(session, source, &server, &mut report).await?;
-    let old = |table: &&QualifiedTable| !made.contains(table);
+    let is_old = |table: &QualifiedTable| !made.contains(table);
     for (table, owner) in marks::claim(session, source, &server).await? {
         report.warnings.push(format!(
             "the rows of table {table} were marked by slot {owner}, which is gone: they are slot {}'s now",
@@ -128,7 +129,12 @@ async fn setup_locked(
     }
     if exists {
         report.warnings.extend(misspelt(&made, &published));
-        let added: Vec<_> = published.added.iter().filter(old).collect();
+        let is_added = |table| published.added.contains(table) && is_old(table);
+        let added: Vec<_> = source
+            .outboxes
+            .iter()
+            .filter(|outbox| is_added(&outbox.table))
+            .collect();
         let plans = plan_all(session, &added, options).await?;
         for plan in &plans {
             let position = streams_from.unwrap_or_default();
@@ -152,7 +158,11 @@ async fn setup_locked(
         return finish(session, source, report).await;
     }
     report.warnings.extend(misspelt(&made, &published));
-    let old: Vec<_> = source.tables.iter().filter(old).collect();
+    let old: Vec<_> = source
+        .outboxes
+        .iter()
+        .filter(|outbox| is_old(&outbox.table))
+        .collect();
     let plans = plan_all(session, &old, options).await?;
     begin_slot(session, source, Author::Setup).await?;
     report.push(BASELINE.to_owned(), Outcome::Created);
@@ -209,12 +219,12 @@ pub(super) async fn begin_slot(
 /// What is to be noted of each of the tables.
 async fn plan_all(
     session: &ControlSession,
-    tables: &[&QualifiedTable],
+    outboxes: &[&Outbox],
     options: &SetupOptions,
 ) -> Result<Vec<Plan>, Error> {
     let mut plans = Vec::new();
-    for table in tables {
-        plans.extend(backfill::plan(session, table, options.due, &options.order).await?);
+    for outbox in outboxes {
+        plans.extend(backfill::plan(session, outbox, options.due, &options.order).await?);
     }
     Ok(plans)
 }
@@ -323,10 +333,11 @@ async fn create_tables(
     report: &mut SetupReport,
 ) -> Result<Vec<QualifiedTable>, Error> {
     let mut made = Vec::new();
-    for table in &source.tables {
+    for outbox in &source.outboxes {
+        let table = &outbox.table;
         let facts = TableFacts::read(session, table, None, server.version).await?;
         let outcome = if facts.is_some() {
-            check_table(facts, table)?;
+            check_table(facts, outbox)?;
             Outcome::Found
         } else {
             let sql = migrations::create_table(table);
@@ -415,11 +426,11 @@ pub(super) async fn publish_tables(
     let mut changed = false;
     if facts.is_none() {
         let mut via_root = false;
-        for table in &source.tables {
+        for table in source.tables() {
             let facts = TableFacts::read(session, table, None, server.version).await?;
             via_root |= facts.is_some_and(|facts| facts.kind == TableKind::Partitioned);
         }
-        let sql = migrations::create_publication(&source.publication, &source.tables, via_root);
+        let sql = migrations::create_publication(&source.publication, source.tables(), via_root);
         session
             .run("create the publication", session.client().batch_execute(&sql))
             .await?;
@@ -430,9 +441,10 @@ pub(super) async fn publish_tables(
     let mut publication = check_publication(facts, &source.publication)?;
 
     let mut added = Vec::new();
-    for table in &source.tables {
+    for outbox in &source.outboxes {
+        let table = &outbox.table;
         let facts = TableFacts::read(session, table, Some(&publication), server.version).await?;
-        let facts = check_table(facts, table)?;
+        let facts = check_table(facts, outbox)?;
         match check_membership(&facts, table, &publication, &source.publication) {
             Err(Unfit::NotPublished { .. }) => {
                 // A row that is being written now would be in neither scan nor stream (R7).
@@ -461,7 +473,7 @@ pub(super) async fn publish_tables(
     let others: Vec<_> = publication
         .tables
         .into_iter()
-        .filter(|table| !source.tables.contains(table))
+        .filter(|table| !source.has_table(table))
         .collect();
     report.warnings.extend(others.iter().map(|table| {
         format!(

@@ -361,8 +361,7 @@ async fn observed_columns(session: &ControlSession) -> Result<String, Error> {
 
 fn table_names(source: &Source) -> (Vec<&str>, Vec<&str>) {
     source
-        .tables
-        .iter()
+        .tables()
         .map(|table| (table.schema.as_str(), table.name.as_str()))
         .unzip()
 }

@@ -13,7 +13,7 @@ pub(super) struct Use<'a> {
     /// What an error names: `look for a skip`.
     pub(super) purpose: &'static str,
     /// The privileges on the table: `select, insert`.
-    pub(super) privileges: &'static str,
+    pub(super) privileges: &'a str,
     tables: Tables<'a>,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Use<'a> {
     /// A use of an outbox table, and of walrelay's own tables that are read as well.
     pub(super) const fn outbox(
         purpose: &'static str,
-        privileges: &'static str,
+        privileges: &'a str,
         table: &'a QualifiedTable,
         read: &'static [&'static str],
     ) -> Self {

@@ -386,7 +386,17 @@ async fn carry_out(
             requests,
             bytes,
             process_id,
-        } => Done::RetriesLoaded(load::load_retries(session, slot, requests, bytes, process_id).await?),
+        } => Done::RetriesLoaded(
+            load::load_retries(
+                session,
+                slot,
+                &settings.source.outboxes,
+                requests,
+                bytes,
+                process_id,
+            )
+            .await?,
+        ),
         Errand::RecordRetries {
             retries,
             process_id,
@@ -422,7 +432,10 @@ async fn carry_out(
                     false => None,
                 },
                 batch: match request.after {
-                    Some(after) => backfill::load(session, slot, process_id, after, max_event_bytes).await?,
+                    Some(after) => {
+                        let outboxes = &settings.source.outboxes;
+                        backfill::load(session, slot, outboxes, process_id, after, max_event_bytes).await?
+                    }
                     None => None,
                 },
             }))
@@ -431,7 +444,7 @@ async fn carry_out(
             let seen = guard::check(session, &settings.source).await?;
             let end = seen.log_end;
             let are_due = backfill::noted(session, slot).await?.first.is_some()
-                && backfill::are_due_of(session, slot, &settings.source.tables).await?;
+                && backfill::are_due_of(session, slot, settings.source.tables()).await?;
             let sample = seen.slot.map(|slot| SlotSample {
                 retained_bytes: slot.retained_bytes(end),
                 safe_bytes: slot.safe_wal_size,

@@ -12,7 +12,7 @@ use super::session::DatabaseSettings;
 use super::status::RetentionStatus;
 use super::task::poll_task;
 use crate::fault::{Fault, FaultKind};
-use crate::postgres::{ControlSession, Error, Purge, QualifiedTable};
+use crate::postgres::{ControlSession, Error, Outbox, Purge};
 use crate::repeats::{Repeats, Telling};
 
 /// Rows deleted by one statement at most.
@@ -32,7 +32,7 @@ const FIRST: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionSettings {
     /// The table.
-    pub table: QualifiedTable,
+    pub outbox: Outbox,
     /// How long rows stay after they were marked as sent.
     pub keep_sent: Duration,
 }
@@ -146,7 +146,7 @@ impl Retention {
         let Some(kept) = self.tables.get_mut(round.at) else {
             return;
         };
-        let table = &kept.settings.table;
+        let table = &kept.settings.outbox.table;
         self.status.deleted += round.rows;
         if round.rows > 0 {
             tracing::debug!(table = %table, rows = round.rows, "old rows deleted");
@@ -213,7 +213,7 @@ async fn batches(
     let started = Instant::now();
     let mut purge = match purge {
         Some(purge) => purge,
-        None => Purge::prepare(session, &settings.table, settings.keep_sent).await?,
+        None => Purge::prepare(session, &settings.outbox, settings.keep_sent).await?,
     };
     loop {
         let begun = Instant::now();
@@ -236,12 +236,13 @@ async fn batches(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::postgres::QualifiedTable;
 
     #[test]
     fn a_table_is_gone_through_once_an_hour_at_most_and_more_often_where_rows_stay_shortly() {
         let interval = |keep_sent| {
             RetentionSettings {
-                table: "outbox".parse().unwrap(),
+                outbox: "outbox".parse::<QualifiedTable>().unwrap().into(),
                 keep_sent: Duration::from_secs(keep_sent),
             }
             .interval()

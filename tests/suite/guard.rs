@@ -3,7 +3,7 @@
 use anyhow::Result;
 use walrelay::fault::FaultKind;
 use walrelay::postgres::slot::SlotState;
-use walrelay::postgres::{Unfit, flushed_position, guard, preflight, teardown};
+use walrelay::postgres::{QualifiedTable, Unfit, flushed_position, guard, preflight, teardown};
 use walrelay_testbed::{Postgres, PostgresOptions};
 
 use crate::source::{SetUp, said};
@@ -180,7 +180,8 @@ async fn r5_setup_leaves_a_mismatch_for_recover() -> Result<()> {
 #[tokio::test]
 async fn setup_takes_in_what_it_adds_itself() -> Result<()> {
     let mut set_up = SetUp::new().await?;
-    set_up.source.tables.push("public.more_events".parse()?);
+    let more: QualifiedTable = "public.more_events".parse()?;
+    set_up.source.outboxes.push(more.into());
     assert_eq!(
         set_up.guard().await?,
         "publication_changed: table public.more_events was configured after set-up (run `walrelay setup`)"

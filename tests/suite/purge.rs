@@ -35,7 +35,7 @@ const INDEX: &str = "create index on outbox_events (created_at)";
 /// Purges in batches of `limit`; how many rows, in how many batches.
 async fn purge(set_up: &SetUp, limit: u32) -> Result<(u64, u32)> {
     let session = set_up.session().await?;
-    let mut purge = Purge::prepare(&session, &set_up.source.tables[0], WEEK).await?;
+    let mut purge = Purge::prepare(&session, &set_up.source.outboxes[0], WEEK).await?;
     let (mut rows, mut batches) = (0, 0);
     loop {
         let purged = purge.next(&session, limit).await?;
@@ -127,12 +127,12 @@ async fn the_smallest_role_that_may_purge_is_the_one_that_the_error_names() -> R
     let set_up = SetUp::new().await?;
     set_up.client.batch_execute(ROWS).await?;
     let (session, role) = set_up.session_as_plain_role().await?;
-    let mut purge = Purge::prepare(&session, &set_up.source.tables[0], WEEK).await?;
+    let mut purge = Purge::prepare(&session, &set_up.source.outboxes[0], WEEK).await?;
     let error = said(&purge.next(&session, 10).await.unwrap_err());
     assert_eq!(
         error.replace(&role, "ROLE"),
         "database_forbidden: delete rows that were sent long ago: a privilege is missing (as the table's owner: grant usage on \
-         schema \"public\" to \"ROLE\"; grant select, update (sent_at), delete on \"public\".\"outbox_events\" to \"ROLE\"; \
+         schema \"public\" to \"ROLE\"; grant select, update (\"sent_at\"), delete on \"public\".\"outbox_events\" to \"ROLE\"; \
          grant usage on schema walrelay to \"ROLE\"; grant select on walrelay.dead_letters to \"ROLE\"): ERROR 42501: \
          permission denied for schema walrelay"
     );
@@ -155,7 +155,7 @@ async fn a_table_that_cannot_be_purged_is_refused_in_one_line() -> Result<()> {
         "drop table outbox_events",
     ] {
         set_up.client.batch_execute(sql).await?;
-        let error = Purge::prepare(&session, &set_up.source.tables[0], WEEK)
+        let error = Purge::prepare(&session, &set_up.source.outboxes[0], WEEK)
             .await
             .unwrap_err();
         lines.push(said(&error));

@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use tokio_postgres::Client;
 use walrelay::postgres::rows::{Filter, Scan, TextColumns};
+use walrelay::postgres::{Outbox, QualifiedTable};
 use walrelay_engine::condense::Condenser;
 use walrelay_engine::pgoutput::{Value, read_insert, read_relation};
 use walrelay_engine::walsender::ServerMessage;
@@ -78,10 +79,10 @@ async fn a_row_read_by_sql_has_the_very_text_of_the_stream() -> Result<()> {
     let streamed = columns(&streamed[0], &streamed[1])?;
 
     let session = set_up.session().await?;
-    let table = "\"Shop\".\"Out\"\"box\"".parse()?;
-    let read = TextColumns::read(&session, &table, LIMIT).await?;
+    let outbox = &Outbox::from("\"Shop\".\"Out\"\"box\"".parse::<QualifiedTable>()?);
+    let read = TextColumns::read(&session, &outbox.table, LIMIT).await?;
     let relation = read.relation().to_vec();
-    let mut scan = Scan::new(&session, read, Filter::default()).await?;
+    let mut scan = Scan::new(&session, outbox, read, Filter::default()).await?;
     let rows = scan.next(&session, 10, LIMIT).await?;
     assert_eq!(columns(&relation, &rows[0].insert)?, streamed);
     assert_eq!(streamed[1], ("truth".to_owned(), Some("t".to_owned())));
@@ -112,8 +113,9 @@ async fn of_a_large_row_the_columns_are_read_that_the_stream_would_bring() -> Re
         .await?;
     let streamed = streamed(client, &slot).await?;
     let session = set_up.session().await?;
-    let read = TextColumns::read(&session, &"large".parse()?, LIMIT).await?;
-    let mut scan = Scan::new(&session, read, Filter::default()).await?;
+    let outbox = &Outbox::from("large".parse::<QualifiedTable>()?);
+    let read = TextColumns::read(&session, &outbox.table, LIMIT).await?;
+    let mut scan = Scan::new(&session, outbox, read, Filter::default()).await?;
     let rows = scan.next(&session, 10, LIMIT * 10).await?;
     assert_eq!(rows.len(), 2);
     for (row, insert) in rows.iter().zip(&streamed[1..]) {
@@ -151,10 +153,11 @@ async fn batches_end_by_count_or_size_and_pass_no_row_over() -> Result<()> {
         )
         .await?;
     let session = set_up.session().await?;
+    let outbox = &set_up.source.outboxes[0];
     let expected = ids(&set_up, "true").await?;
     for (limit, max_bytes) in [(7, LIMIT), (1000, 300), (1000, LIMIT), (1, 1)] {
-        let read = TextColumns::read(&session, &set_up.source.tables[0], LIMIT).await?;
-        let mut scan = Scan::new(&session, read, Filter::default()).await?;
+        let read = TextColumns::read(&session, &outbox.table, LIMIT).await?;
+        let mut scan = Scan::new(&session, outbox, read, Filter::default()).await?;
         assert_eq!(scan.count(&session).await?, 100);
         let mut found = Vec::new();
         loop {
@@ -168,13 +171,13 @@ async fn batches_end_by_count_or_size_and_pass_no_row_over() -> Result<()> {
         assert_eq!(found, expected, "{limit} {max_bytes}");
     }
 
-    let read = TextColumns::read(&session, &set_up.source.tables[0], 1024).await?;
+    let read = TextColumns::read(&session, &outbox.table, 1024).await?;
     let relation = read.relation().to_vec();
     let filter = Filter {
         aggregate: Some(("order".to_owned(), "17".to_owned())),
         ..Filter::default()
     };
-    let rows = Scan::new(&session, read, filter)
+    let rows = Scan::new(&session, outbox, read, filter)
         .await?
         .next(&session, 10, LIMIT)
         .await?;
@@ -232,8 +235,9 @@ async fn a_filter_takes_the_rows_that_fulfil_all_of_it() -> Result<()> {
             "created_at >= '2026-01-11 00:00+00' and created_at < '2026-01-21 00:00+00' and event_type = 'created'",
         ),
     ] {
-        let read = TextColumns::read(&session, &set_up.source.tables[0], LIMIT).await?;
-        let mut scan = Scan::new(&session, read, filter).await?;
+        let outbox = &set_up.source.outboxes[0];
+        let read = TextColumns::read(&session, &outbox.table, LIMIT).await?;
+        let mut scan = Scan::new(&session, outbox, read, filter).await?;
         let expected = ids(&set_up, condition).await?;
         assert!(!expected.is_empty());
         assert_eq!(scan.count(&session).await?, u64::try_from(expected.len())?);
@@ -247,10 +251,10 @@ async fn a_filter_takes_the_rows_that_fulfil_all_of_it() -> Result<()> {
 #[tokio::test]
 async fn a_table_whose_rows_cannot_be_read_whole_is_refused_with_the_remedy() -> Result<()> {
     let set_up = SetUp::new().await?;
-    let table = &set_up.source.tables[0];
+    let outbox = &set_up.source.outboxes[0];
     let (session, role) = set_up.session_as_plain_role().await?;
-    let read = TextColumns::read(&session, table, LIMIT).await?;
-    let mut scan = Scan::new(&session, read, Filter::default()).await?;
+    let read = TextColumns::read(&session, &outbox.table, LIMIT).await?;
+    let mut scan = Scan::new(&session, outbox, read, Filter::default()).await?;
     let error = scan.next(&session, 1, LIMIT).await.unwrap_err();
     assert_eq!(
         said(&error),
@@ -270,7 +274,9 @@ async fn a_table_whose_rows_cannot_be_read_whole_is_refused_with_the_remedy() ->
         .client
         .batch_execute("alter table outbox_events enable row level security")
         .await?;
-    let error = TextColumns::read(&session, table, LIMIT).await.unwrap_err();
+    let error = TextColumns::read(&session, &outbox.table, LIMIT)
+        .await
+        .unwrap_err();
     assert_eq!(
         said(&error),
         format!(
@@ -284,8 +290,10 @@ async fn a_table_whose_rows_cannot_be_read_whole_is_refused_with_the_remedy() ->
             "alter table outbox_events disable row level security; alter table outbox_events drop constraint outbox_events_pkey",
         )
         .await?;
-    let read = TextColumns::read(&session, table, LIMIT).await?;
-    let error = Scan::new(&session, read, Filter::default()).await.unwrap_err();
+    let read = TextColumns::read(&session, &outbox.table, LIMIT).await?;
+    let error = Scan::new(&session, outbox, read, Filter::default())
+        .await
+        .unwrap_err();
     assert_eq!(
         said(&error),
         "table_unfit: the table public.outbox_events has no unique index on id, or on id and created_at alone"

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use tokio_postgres::Client;
 use walrelay::postgres::{
-    Candidate, Connector, ControlSession, Error, Replication, SetupReport, Source, StartOptions, Started,
-    setup,
+    Candidate, Connector, ControlSession, Error, QualifiedTable, Replication, SetupReport, Source,
+    StartOptions, Started, setup,
 };
 use walrelay_testbed::{CommandOutput, Database, Relay, RelayBuilder, shared_postgres};
 
@@ -96,8 +96,7 @@ fn source(database: &Database) -> Result<Source> {
     Ok(Source {
         slot: format!("slot_{}", database.name()).parse()?,
         publication: "walrelay".parse()?,
-        tables: vec!["public.outbox_events".parse()?],
-        after_publish: vec![None],
+        outboxes: vec!["public.outbox_events".parse::<QualifiedTable>()?.into()],
         messages: None,
     })
 }

@@ -1,8 +1,5 @@
 //! Which columns of an outbox table are which fields of an event.
 
-/// The fields that every event has, in the order in which faults are reported; columns of these names, unless configured.
-pub const REQUIRED_COLUMNS: [&str; 5] = ["id", "aggregate_type", "aggregate_id", "event_type", "payload"];
-
 /// Where a field of an event comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Source {

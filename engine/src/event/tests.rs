@@ -9,6 +9,9 @@ const UUID: u32 = 2950;
 const BIGINT: u32 = 20;
 const TIMESTAMPTZ: u32 = 1184;
 
+/// The columns that an event needs, in the order in which faults are reported.
+const REQUIRED_COLUMNS: [&str; 5] = ["id", "aggregate_type", "aggregate_id", "event_type", "payload"];
+
 /// The columns of the issue's own table, each with a value that a relayed row may have.
 const OUTBOX: [(&str, u32, Option<&[u8]>); 6] = [
     ("id", UUID, Some(b"7d5f1c5e-0000-4000-8000-000000000000")),

@@ -47,12 +47,12 @@ fn database(config: &Config) -> anyhow::Result<postgres::Examination> {
     let columns = templates
         .into_iter()
         .flat_map(|(setting, template)| template.columns().map(move |column| (setting, column.to_owned())));
-    let kept = source.tables.iter().zip(&config.outbox);
+    let kept = source.outboxes.iter().zip(&config.outbox);
     let retention = kept.filter(|(_, outbox)| outbox.keep_sent.is_some());
     let delivery = &config.delivery;
     let policies = [delivery.on_unroutable, delivery.on_invalid];
     Ok(postgres::Examination {
-        retention: retention.map(|(table, _)| table.clone()).collect(),
+        retention: retention.map(|(outbox, _)| outbox.table.clone()).collect(),
         ignore_tables: resolve::ignore_tables(config)?,
         wal_sender_timeout: config.postgres.wal_sender_timeout,
         has_dead_letters: delivery.hold_max_wal.is_some() || policies.contains(&FailurePolicy::DeadLetter),

@@ -53,8 +53,9 @@ impl Routes {
         // All in one short session, before the management API is asked.
         let read = in_session(&self.connector, &self.source.slot, async |session| {
             let mut found = Vec::new();
-            for table in &self.source.tables {
-                found.push((table, combinations(session, table, &self.columns, LIMIT).await));
+            for outbox in &self.source.outboxes {
+                let combinations = combinations(session, outbox, &self.columns, LIMIT).await;
+                found.push((&outbox.table, combinations));
             }
             Ok(found)
         });

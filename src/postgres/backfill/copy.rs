@@ -12,6 +12,7 @@ use crate::postgres::catalog::column;
 use crate::postgres::control::{ControlSession, sql_error};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName, quote_identifier};
+use crate::postgres::outbox::{Marks, Outbox};
 use crate::postgres::preflight::Unfit;
 use crate::postgres::table_use::Use;
 use crate::postgres::walsender::within;
@@ -24,7 +25,7 @@ const COPY_TIMEOUT: Duration = Duration::from_secs(4 * 60 * 60);
 pub enum Due {
     /// None.
     None,
-    /// Those without `sent_at`.
+    /// Those without a mark.
     Unsent,
     /// All that are there.
     All,
@@ -47,8 +48,10 @@ pub enum Order {
 pub(in crate::postgres) struct Plan {
     pub(in crate::postgres) table: QualifiedTable,
     pub(in crate::postgres) due: Due,
+    /// The column of the id, quoted.
+    id: String,
     order: Option<String>,
-    has_marks: bool,
+    marks: Option<Marks>,
     is_unique: bool,
 }
 
@@ -86,22 +89,26 @@ impl fmt::Display for Copied {
 }
 
 /// What is to be noted of a table, once it is sure that it can be. `due` is none where nobody has said: then it is those
-/// without `sent_at`, if there is such a column.
+/// without a mark, if rows can have one.
 ///
 /// # Errors
 /// The table cannot be backfilled ([`Unfit`]), or a query fails.
 pub(in crate::postgres) async fn plan(
     session: &ControlSession,
-    name: &QualifiedTable,
+    outbox: &Outbox,
     due: Option<Due>,
     order: &Order,
 ) -> Result<Option<Plan>, Error> {
+    let name = &outbox.table;
     let Some(columns) = columns_of(session, name).await? else {
         return Ok(None);
     };
-    let has = |name| columns.column(name).is_some();
-    let has_marks = has("sent_at");
-    let due = due.unwrap_or(if has_marks { Due::Unsent } else { Due::None });
+    let has = |name: &str| columns.column(name).is_some();
+    let marks = outbox.marks(has);
+    let due = due.unwrap_or(match marks {
+        Some(_) => Due::Unsent,
+        None => Due::None,
+    });
     if due == Due::None {
         return Ok(None);
     }
@@ -109,18 +116,22 @@ pub(in crate::postgres) async fn plan(
         table: name.clone(),
         why,
     };
-    if due == Due::Unsent && !has_marks {
-        return Err(unfit("it has no column `sent_at` to tell which rows are unsent".to_owned()).into());
+    if due == Due::Unsent && marks.is_none() {
+        let sent_at = outbox.sent_at().unwrap_or("sent_at");
+        let why = format!("it has no column `{sent_at}` to tell which rows are unsent");
+        return Err(unfit(why).into());
     }
+    let created_at = outbox.created_at().unwrap_or("created_at");
     let order = match order {
-        Order::Default => has("created_at").then(|| "created_at".to_owned()),
+        Order::Default => outbox.created_at().filter(|name| has(name)).map(str::to_owned),
         Order::Column(column) if has(column) => Some(column.clone()),
         Order::Column(column) => {
             return Err(unfit(format!("it has no column `{column}` to order its rows by")).into());
         }
     };
     if matches!(due, Due::Since(_)) && order.is_none() {
-        return Err(unfit("it has no column `created_at` to tell when a row was written".to_owned()).into());
+        let why = format!("it has no column `{created_at}` to tell when a row was written");
+        return Err(unfit(why).into());
     }
     if columns.hides_rows() {
         let role = session.role();
@@ -129,19 +140,20 @@ pub(in crate::postgres) async fn plan(
         ))
         .into());
     }
-    let index = IdIndex::read(session, name).await?;
+    let index = IdIndex::read(session, outbox).await?;
     if index == IdIndex::Missing {
-        return Err(unfit(
-            "no index of it begins with the column `id`, so that each row would take a scan of the table"
-                .to_owned(),
-        )
+        return Err(unfit(format!(
+            "no index of it begins with the column `{}`, so that each row would take a scan of the table",
+            outbox.columns.id
+        ))
         .into());
     }
     Ok(Some(Plan {
         table: name.clone(),
         due,
+        id: outbox.id(),
         order,
-        has_marks,
+        marks,
         is_unique: index == IdIndex::Unique,
     }))
 }
@@ -158,17 +170,20 @@ enum IdIndex {
 }
 
 impl IdIndex {
-    async fn read(session: &ControlSession, table: &QualifiedTable) -> Result<Self, Error> {
+    async fn read(session: &ControlSession, outbox: &Outbox) -> Result<Self, Error> {
         const PURPOSE: &str = "look for an index of the outbox table";
         let sql = "select count(*) > 0, coalesce(bool_or(i.indisunique and i.indnkeyatts = 1), false) \
                    from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
                    join pg_catalog.pg_index i on i.indrelid = c.oid \
                    join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = i.indkey[0] \
-                   where n.nspname = $1 and c.relname = $2 and a.attname = 'id' and i.indisvalid and i.indpred is null";
+                   where n.nspname = $1 and c.relname = $2 and a.attname = $3 and i.indisvalid and i.indpred is null";
         let row = session
             .run(
                 PURPOSE,
-                session.client().query_one(sql, &[&table.schema, &table.name]),
+                session.client().query_one(
+                    sql,
+                    &[&outbox.table.schema, &outbox.table.name, &outbox.columns.id],
+                ),
             )
             .await?;
         Ok(match (column(&row, 0, PURPOSE)?, column(&row, 1, PURPOSE)?) {
@@ -251,29 +266,31 @@ pub(in crate::postgres) async fn copy(
 
 fn copy_statement(plan: &Plan) -> String {
     let table = plan.table.quoted();
-    let was_sent = if plan.has_marks {
-        "t.sent_at is not null"
-    } else {
-        "false"
-    };
-    let place = if plan.is_unique {
-        "1"
-    } else {
-        "(pg_catalog.row_number() over (partition by t.id order by t.tableoid, t.ctid))::integer"
+    let id = &plan.id;
+    let marks = plan.marks.as_ref();
+    let was_sent = marks.map_or("false", |marks| &marks.sent);
+    let place = match plan.is_unique {
+        true => "1".to_owned(),
+        false => format!(
+            "(pg_catalog.row_number() over (partition by t.{id} order by t.tableoid, t.ctid))::integer"
+        ),
     };
     let order = plan.order.as_deref().map(quote_identifier);
     let condition = match plan.due {
         Due::None => "false".to_owned(),
-        Due::Unsent => "t.sent_at is null".to_owned(),
+        Due::Unsent => marks.map_or_else(|| "false".to_owned(), |marks| marks.unsent.clone()),
         Due::All => "true".to_owned(),
-        Due::Since(_) => format!("t.{} >= $4", order.as_deref().unwrap_or("created_at")),
+        Due::Since(_) => match &order {
+            Some(order) => format!("t.{order} >= $4"),
+            None => "false".to_owned(),
+        },
     };
     let ordering = order.map_or_else(|| "null".to_owned(), |order| format!("t.{order}"));
     format!(
         "insert into walrelay.backfill (slot, backfill, id, place, was_sent) \
          select $1, $3, due.id, due.place, due.was_sent from (\
-         select pg_catalog.format('%s', t.id) as id, {place} as place, {was_sent} as was_sent, \
-         {ordering} as ordering from {table} t where t.id is not null and {condition} \
+         select pg_catalog.format('%s', t.{id}) as id, {place} as place, {was_sent} as was_sent, \
+         {ordering} as ordering from {table} t where t.{id} is not null and {condition} \
          and ($4::timestamptz is null or true)) due \
          where not exists (select from walrelay.dead_letters l where l.slot = $1 and l.outbox = $2 \
          and l.event_id = due.id) \

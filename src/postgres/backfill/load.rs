@@ -11,6 +11,7 @@ use crate::postgres::catalog::{column, position};
 use crate::postgres::control::{ControlSession, bounded};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName};
+use crate::postgres::outbox::Outbox;
 use crate::postgres::own_schema::check_stream;
 use crate::postgres::position::timestamp;
 use crate::postgres::rows::TextColumns;
@@ -107,7 +108,7 @@ pub(super) async fn first(session: &ControlSession, slot: &SlotName) -> Result<O
 }
 
 /// Reads the next rows behind the number `after`, within one snapshot; none if no row is left. Values of more than
-/// `max_event_bytes`, and those behind as much twice over, are passed over.
+/// `max_event_bytes`, and those behind as much twice over, are passed over. `outboxes` say what columns are called.
 ///
 /// Grants: usage on schema `walrelay`, select on `walrelay.backfill` and `walrelay.backfills`; select on the table.
 ///
@@ -117,6 +118,7 @@ pub(super) async fn first(session: &ControlSession, slot: &SlotName) -> Result<O
 pub async fn load(
     session: &mut ControlSession,
     slot: &SlotName,
+    outboxes: &[Outbox],
     walsender_pid: i32,
     after: u64,
     max_event_bytes: usize,
@@ -126,7 +128,7 @@ pub async fn load(
     let transaction = bounded(step, session.client_mut().transaction()).await?;
     bounded(step, transaction.batch_execute(SETTINGS)).await?;
     check_stream(&transaction, slot, walsender_pid, LOAD.purpose).await?;
-    let batch = next_batch(&transaction, &role, slot, after, max_event_bytes).await?;
+    let batch = next_batch(&transaction, &role, slot, outboxes, after, max_event_bytes).await?;
     bounded(step, transaction.commit()).await?;
     Ok(batch)
 }
@@ -135,6 +137,7 @@ async fn next_batch(
     transaction: &Transaction<'_>,
     role: &str,
     slot: &SlotName,
+    outboxes: &[Outbox],
     after: u64,
     max_event_bytes: usize,
 ) -> Result<Option<Batch>, Error> {
@@ -157,6 +160,8 @@ async fn next_batch(
     });
     let limit = u32::try_from(max_event_bytes).unwrap_or(u32::MAX);
     let columns = TextColumns::find(transaction, &name, limit).await?;
+    let configured = outboxes.iter().find(|outbox| outbox.table == name).cloned();
+    let outbox = configured.unwrap_or_else(|| name.into());
     // With each row its number, whether it is in the table, and whether its mark keeps it from being sent.
     let keys = [
         "b.number",
@@ -169,7 +174,7 @@ async fn next_batch(
          order by number limit {BATCH_ROWS}) b"
     );
     let sql = match &columns {
-        Some(columns) => columns.select(&keys, &rows_of(&noted, columns), BATCH_BYTES),
+        Some(columns) => columns.select(&keys, &rows_of(&noted, columns, &outbox), BATCH_BYTES),
         None => format!("select b.number, false, false from {noted} order by b.number"),
     };
     let rows = bounded(
@@ -209,16 +214,15 @@ fn copy_of(row: &Row) -> Result<TransactionKey, Error> {
 
 /// Noted rows `b`, each with the row `t` of the table that it means if that is to be sent, and with its mark `m` if there
 /// is one.
-fn rows_of(noted: &str, columns: &TextColumns) -> String {
+fn rows_of(noted: &str, columns: &TextColumns, outbox: &Outbox) -> String {
     let source = format!(
-        "{} t where t.id = b.id::{} order by t.tableoid, t.ctid offset b.place - 1 limit 1",
+        "{} t where t.{} = b.id::{} order by t.tableoid, t.ctid offset b.place - 1 limit 1",
         columns.table().quoted(),
-        columns.type_of("id")
+        outbox.id(),
+        columns.type_of(&outbox.columns.id)
     );
-    let sent = match columns.column("sent_at") {
-        Some(_) => "t.sent_at is not null",
-        None => "false",
-    };
+    let marks = outbox.marks(|name| columns.column(name).is_some());
+    let sent = marks.map_or_else(|| "false".to_owned(), |marks| marks.sent);
     format!(
         "from {noted} left join lateral (select {sent} as sent from {source}) m on true \
          left join lateral (select t.* from {source}) t on b.was_sent or not m.sent order by b.number"

@@ -13,6 +13,7 @@ use super::catalog::column;
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{QualifiedTable, SlotName};
+use super::outbox::{Marks, Outbox};
 use super::preflight::Unfit;
 use super::rows::TextColumns;
 use super::table_use::Use;
@@ -23,10 +24,10 @@ pub use load::{Batch, Item, load};
 pub(super) use start::create_slot;
 pub use strike::strike_out;
 
-/// Whether a table has a column for marks.
-pub(super) async fn has_marks(session: &ControlSession, name: &QualifiedTable) -> Result<bool, Error> {
-    let columns = columns_of(session, name).await?;
-    Ok(columns.is_some_and(|columns| columns.column("sent_at").is_some()))
+/// How the rows of a table show that they are sent, if they can.
+pub(super) async fn marks(session: &ControlSession, outbox: &Outbox) -> Result<Option<Marks>, Error> {
+    let columns = columns_of(session, &outbox.table).await?;
+    Ok(columns.and_then(|columns| outbox.marks(|name| columns.column(name).is_some())))
 }
 
 /// What a table has, for those who read no rows of it.
@@ -95,7 +96,7 @@ pub async fn noted(session: &ControlSession, slot: &SlotName) -> Result<Noted, E
 pub async fn are_due_of(
     session: &ControlSession,
     slot: &SlotName,
-    tables: &[QualifiedTable],
+    tables: impl Iterator<Item = &QualifiedTable>,
 ) -> Result<bool, Error> {
     const LOOK: Use = Use::own(
         "look whose rows are to be backfilled",
@@ -104,7 +105,7 @@ pub async fn are_due_of(
     );
     let sql = "select coalesce(bool_and(c.outbox = any($2)), false) from walrelay.backfill b \
                join walrelay.backfills c on c.id = b.backfill where b.slot = $1 and not b.is_settled";
-    let tables: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    let tables: Vec<String> = tables.map(ToString::to_string).collect();
     let row = LOOK
         .run(
             session.role(),

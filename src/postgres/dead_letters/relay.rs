@@ -15,6 +15,7 @@ use crate::postgres::control::{ControlSession, bounded};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName};
 use crate::postgres::message_prefix::payload_type;
+use crate::postgres::outbox::Outbox;
 use crate::postgres::own_schema::{check_stream, commit_synchronously};
 use crate::postgres::position::{EventPosition, flushed_position};
 use crate::postgres::table_use::Use;
@@ -241,22 +242,20 @@ pub async fn load(
 ///
 /// # Errors
 /// The query fails.
-pub async fn payload_types(
-    session: &ControlSession,
-    outboxes: &[QualifiedTable],
-) -> Result<Vec<Option<u32>>, Error> {
+pub async fn payload_types(session: &ControlSession, outboxes: &[Outbox]) -> Result<Vec<Option<u32>>, Error> {
     const PURPOSE: &str = "look up the payload's type";
-    let sql = "select atttypid from unnest($1::text[]) with ordinality t (name, place) \
+    let sql = "select atttypid from unnest($1::text[], $2::text[]) with ordinality t (name, payload, place) \
                left join pg_catalog.pg_attribute on attrelid = pg_catalog.to_regclass(name) \
-               and attname = 'payload' and not attisdropped order by place";
-    let quoted: Vec<_> = outboxes.iter().map(QualifiedTable::quoted).collect();
+               and attname = payload and not attisdropped order by place";
+    let quoted: Vec<_> = outboxes.iter().map(|outbox| outbox.table.quoted()).collect();
+    let payloads: Vec<_> = outboxes.iter().map(|outbox| &outbox.columns.payload).collect();
     let rows = session
-        .run(PURPOSE, session.client().query(sql, &[&quoted]))
+        .run(PURPOSE, session.client().query(sql, &[&quoted, &payloads]))
         .await?;
     let found = rows.iter().map(|row| column(row, 0, PURPOSE));
     let found = found
         .zip(outboxes)
-        .map(|(found, outbox)| match payload_type(outbox) {
+        .map(|(found, outbox)| match payload_type(&outbox.table) {
             Some(of_messages) => Ok(Some(of_messages)),
             None => found,
         });

@@ -139,8 +139,8 @@ impl Examination {
         let (group, publication) = publication::examine(&subject).await;
         groups.push(group);
         subject.publication = publication.as_ref();
-        for (number, table) in self.source.tables.iter().enumerate() {
-            groups.push(table::examine(&subject, number, table).await);
+        for outbox in &self.source.outboxes {
+            groups.push(table::examine(&subject, outbox).await);
         }
         if let Some(prefix) = &self.source.messages {
             groups.push(messages::examine(&subject, prefix).await);
@@ -155,7 +155,7 @@ impl Examination {
             own_tables::group().complete(own_tables::CHECKS, NO_PRIMARY),
             publication::group(self).complete(publication::CHECKS, NO_PRIMARY),
         ];
-        let tables = self.source.tables.iter();
+        let tables = self.source.tables();
         groups.extend(tables.map(|table| table::group(table).complete(table::CHECKS, NO_PRIMARY)));
         let messages = self.source.messages.iter();
         groups.extend(messages.map(|prefix| messages::group(prefix).complete(messages::CHECKS, NO_PRIMARY)));

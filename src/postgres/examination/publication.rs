@@ -90,13 +90,13 @@ async fn others(subject: &Subject<'_>, facts: &PublicationFacts) -> Result<Vec<Q
     let mut others: Vec<_> = facts
         .tables
         .iter()
-        .filter(|table| !source.tables.contains(table) && !ignore_tables.contains(table))
+        .filter(|table| !source.has_table(table) && !ignore_tables.contains(table))
         .cloned()
         .collect();
     if facts.via_partition_root || others.is_empty() {
         return Ok(others);
     }
-    let roots: Vec<_> = source.tables.iter().map(QualifiedTable::quoted).collect();
+    let roots: Vec<_> = source.tables().map(QualifiedTable::quoted).collect();
     let sql = "select n.nspname::text, c.relname::text from unnest($1::text[]) root \
                cross join lateral pg_catalog.pg_partition_tree(pg_catalog.to_regclass(root)) t \
                join pg_catalog.pg_class c on c.oid = t.relid join pg_catalog.pg_namespace n on n.oid = c.relnamespace";

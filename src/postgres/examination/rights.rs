@@ -6,6 +6,7 @@ use super::super::catalog::column;
 use super::super::error::Error;
 use super::super::identifier::{QualifiedTable, quote_identifier};
 use super::super::marks;
+use super::super::outbox::{Marks, Outbox};
 use super::super::purge::Purge;
 use super::{Subject, error_finding, right_missing};
 use crate::fault::FaultKind;
@@ -133,14 +134,14 @@ async fn lacks(subject: &Subject<'_>, table: &str, privileges: &str) -> Result<b
 }
 
 /// Whether old rows of a table can be deleted, where they are to be. Delivery does not depend on it.
-pub(super) async fn retention(subject: &Subject<'_>, table: &QualifiedTable) -> Result<Finding, Error> {
+pub(super) async fn retention(subject: &Subject<'_>, outbox: &Outbox) -> Result<Finding, Error> {
     const CHECK: &str = "retention";
-    let session = subject.session;
+    let (session, table) = (subject.session, &outbox.table);
     if !subject.examination.retention.contains(table) {
         return Ok(Finding::passed(CHECK, "not configured"));
     }
     // Only looks how the rows would be found.
-    if let Err(error) = Purge::prepare(session, table, Duration::ZERO).await {
+    if let Err(error) = Purge::prepare(session, outbox, Duration::ZERO).await {
         return Ok(Finding {
             outcome: Outcome::Warning,
             ..error_finding(CHECK, &error)
@@ -150,8 +151,10 @@ pub(super) async fn retention(subject: &Subject<'_>, table: &QualifiedTable) -> 
     let columns = "select, delete";
     if lacks(subject, &table.quoted(), columns).await? || !may_lock(subject, table).await? {
         let role = quote_identifier(session.role());
+        let update = outbox.marks(|_| true).as_ref().map(Marks::update);
         let grant = format!(
-            "grant select, update (sent_at), delete on {} to {role};",
+            "grant select, {}, delete on {} to {role};",
+            update.as_deref().unwrap_or("update"),
             table.quoted()
         );
         let found = format!("our role may not delete rows of {table}");

@@ -1,12 +1,12 @@
 //! An outbox table: its columns, how it is published, and what the relay may do with its rows.
 
-use walrelay_engine::event::{AfterPublish, PayloadType, REQUIRED_COLUMNS};
+use walrelay_engine::event::{AfterPublish, PayloadType};
 
 use super::super::catalog::{TableFacts, TableKind, column};
 use super::super::error::Error;
 use super::super::identifier::{QualifiedTable, quote_identifier};
 use super::super::marks::{self, Refusal};
-use super::super::preflight::Source;
+use super::super::outbox::Outbox;
 use super::super::preflight::checks::{
     check_column_list, check_columns, check_listed, check_logged, check_payload, check_presence, check_root,
     check_rows,
@@ -38,20 +38,16 @@ pub(super) fn group(table: &QualifiedTable) -> Group {
     Group::new(format!("table {table}"))
 }
 
-pub(super) async fn examine(subject: &Subject<'_>, number: usize, table: &QualifiedTable) -> Group {
-    let mut group = group(table);
-    if let Err(error) = look(subject, number, table, &mut group).await {
+pub(super) async fn examine(subject: &Subject<'_>, outbox: &Outbox) -> Group {
+    let mut group = group(&outbox.table);
+    if let Err(error) = look(subject, outbox, &mut group).await {
         group.push(error_finding("table", &error));
     }
     group.complete(CHECKS, "there is no table or no publication to look at")
 }
 
-async fn look(
-    subject: &Subject<'_>,
-    number: usize,
-    table: &QualifiedTable,
-    group: &mut Group,
-) -> Result<(), Error> {
+async fn look(subject: &Subject<'_>, outbox: &Outbox, group: &mut Group) -> Result<(), Error> {
+    let table = &outbox.table;
     let version = subject.server.version;
     let facts = TableFacts::read(subject.session, table, subject.publication, version).await?;
     let facts = match check_presence(facts, table) {
@@ -73,17 +69,17 @@ async fn look(
         check_logged(&facts, table),
         "its rows reach the WAL",
     );
-    columns(subject, &facts, table, group);
+    columns(subject, &facts, outbox, group);
     publication(subject, &facts, table, group);
     group.push(Finding::passed(
         "replica identity",
         "not needed: only inserts are relayed",
     ));
-    keeping(subject, number, table, &facts, group).await
+    keeping(subject, outbox, &facts, group).await
 }
 
 /// How each column is understood.
-fn columns(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable, group: &mut Group) {
+fn columns(subject: &Subject<'_>, facts: &TableFacts, outbox: &Outbox, group: &mut Group) {
     let type_of = |name: &str| {
         let found = facts.columns.iter().find(|column| column.name == name);
         found.map_or("", |column| column.type_name.as_str())
@@ -95,39 +91,36 @@ fn columns(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable, gr
         ("event_type", "type"),
     ];
     let uses = uses.map(|(name, property)| format!("{name} {} is the {property}", type_of(name)));
-    let is_whole = check_columns(facts, table);
+    let is_whole = check_columns(facts, outbox);
     let has_all = is_whole.is_ok();
     group.judge(
         "columns",
         is_whole,
         uses.join(", ").replace("is the header", "is a header"),
     );
-    let payload = facts.columns.iter().find(|column| column.name == "payload");
+    let payload = facts.column(&outbox.columns.payload);
     let media = payload.and_then(|payload| PayloadType::of(payload.type_oid));
     if let (Some(payload), Some(media)) = (payload, media) {
         let found = format!("{} is the body, as {}", payload.type_name, media.content_type());
         group.push(Finding::passed("payload", found));
     } else if payload.is_some() {
-        group.judge("payload", check_payload(facts, table), "");
+        group.judge("payload", check_payload(facts, outbox), "");
     } else {
         group.push(Finding::not_looked("payload", "there is no such column"));
     }
     if has_all {
-        group.push(nulls(facts, table));
+        group.push(nulls(facts, outbox));
     } else {
         group.push(Finding::not_looked("nulls", "columns are missing"));
     }
-    group.push(templates(subject, facts, table));
+    group.push(templates(subject, facts, outbox));
 }
 
-fn nulls(facts: &TableFacts, table: &QualifiedTable) -> Finding {
+fn nulls(facts: &TableFacts, outbox: &Outbox) -> Finding {
     const CHECK: &str = "nulls";
-    let nullable: Vec<_> = REQUIRED_COLUMNS
-        .into_iter()
-        .filter(|name| {
-            let found = facts.columns.iter().find(|column| column.name == *name);
-            found.is_some_and(|column| !column.not_null)
-        })
+    let required = outbox.columns.required().into_iter().map(|(_, name)| name);
+    let nullable: Vec<_> = required
+        .filter(|name| facts.column(name).is_some_and(|column| !column.not_null))
         .collect();
     if nullable.is_empty() {
         return Finding::passed(CHECK, "no column that a message needs may be null");
@@ -139,17 +132,20 @@ fn nulls(facts: &TableFacts, table: &QualifiedTable) -> Finding {
     let found = format!("{} may be null", nullable.join(", "));
     Finding::caution(CHECK, Caution::ColumnNullable, found).with_fix(format!(
         "alter table {} {};",
-        table.quoted(),
+        outbox.table.quoted(),
         changes.join(", ")
     ))
 }
 
-fn templates(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable) -> Finding {
+fn templates(subject: &Subject<'_>, facts: &TableFacts, outbox: &Outbox) -> Finding {
     const CHECK: &str = "templates";
     let columns = &subject.examination.template_columns;
-    let unknown = columns.iter().find(|(_, column)| !facts.has_column(column));
-    if let Some((setting, column)) = unknown {
+    let mut named = columns
+        .iter()
+        .filter_map(|(setting, name)| Some((setting, outbox.column_of(name)?)));
+    if let Some((setting, column)) = named.find(|(_, column)| !facts.has_column(column)) {
         let kind = FaultKind::ColumnMissing;
+        let table = &outbox.table;
         let message =
             format!("the table {table} has no column `{column}`, which the template of {setting} names");
         return Finding::fault(CHECK, Fault { kind, message });
@@ -195,59 +191,52 @@ fn publication(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable
 /// What becomes of rows once they are published.
 async fn keeping(
     subject: &Subject<'_>,
-    number: usize,
-    table: &QualifiedTable,
+    outbox: &Outbox,
     facts: &TableFacts,
     group: &mut Group,
 ) -> Result<(), Error> {
-    let Source {
-        slot,
-        publication,
-        after_publish,
-        ..
-    } = &subject.examination.source;
-    let alone = Source {
-        slot: slot.clone(),
-        publication: publication.clone(),
-        tables: vec![table.clone()],
-        after_publish: vec![after_publish.get(number).copied().flatten()],
-        messages: None,
-    };
+    let marks = outbox.marks(|name| facts.has_column(name));
+    let set = marks.map_or_else(Vec::new, |marks| marks.columns);
     let mut after = None;
-    match marks::plan(subject.session, &alone).await {
+    match marks::plan_table(subject.session, &subject.examination.source.slot, outbox).await {
         Err(error) => group.push(error_finding("marks", &error)),
-        Ok(plans) => {
-            for plan in plans {
-                after = Some(plan.after_publish);
-                group.push(match (&plan.refusal, plan.after_publish) {
-                    (Some(refusal), _) => refused(refusal, table),
-                    (None, AfterPublish::Mark) => {
-                        Finding::passed("marks", "sent_at is set, by the unique id")
-                    }
-                    (None, AfterPublish::Delete) => Finding::passed("marks", "rows are deleted"),
-                    (None, AfterPublish::Keep) => Finding::passed("marks", "rows stay as they are"),
-                });
-            }
+        Ok(plan) => {
+            after = Some(plan.after_publish);
+            group.push(match (&plan.refusal, plan.after_publish) {
+                (Some(refusal), _) => refused(refusal, &outbox.table),
+                (None, AfterPublish::Mark) => {
+                    let verb = if set.len() == 1 { "is" } else { "are" };
+                    let id = match outbox.columns.id.as_str() {
+                        "id" => "the unique id".to_owned(),
+                        other => format!("the unique {other}"),
+                    };
+                    Finding::passed("marks", format!("{} {verb} set, by {id}", set.join(", ")))
+                }
+                (None, AfterPublish::Delete) => Finding::passed("marks", "rows are deleted"),
+                (None, AfterPublish::Keep) => Finding::passed("marks", "rows stay as they are"),
+            });
         }
     }
     group.push(match after {
-        Some(AfterPublish::Mark) if facts.has_column("sent_at") => indexed(subject, facts).await?,
+        Some(AfterPublish::Mark) if !set.is_empty() => indexed(subject, facts, &set).await?,
         Some(_) => Finding::passed("index on sent_at", "of no matter: rows are not marked"),
         None => Finding::not_looked("index on sent_at", "whether rows are marked is unknown"),
     });
-    group.push(rights::retention(subject, table).await?);
+    group.push(rights::retention(subject, outbox).await?);
     Ok(())
 }
 
 fn refused(refusal: &Refusal, table: &QualifiedTable) -> Finding {
     let fix = match refusal {
-        Refusal::NoUniqueIndex(_) => Some(format!(
-            "create unique index concurrently on {} (id);",
-            table.quoted()
+        Refusal::NoUniqueIndex { id, .. } => Some(format!(
+            "create unique index concurrently on {} ({});",
+            table.quoted(),
+            quote_identifier(id)
         )),
-        Refusal::NoSentAt(_) => Some(format!(
-            "alter table {} add column sent_at timestamptz;",
-            table.quoted()
+        Refusal::NoSentAt { column, .. } => Some(format!(
+            "alter table {} add column {} timestamptz;",
+            table.quoted(),
+            quote_identifier(column)
         )),
         Refusal::Forbidden { grant, .. } | Refusal::Prefix { grant } => Some(format!("{grant};")),
         Refusal::Unowned(_) => Some("walrelay setup".to_owned()),
@@ -256,18 +245,21 @@ fn refused(refusal: &Refusal, table: &QualifiedTable) -> Finding {
     Finding::error("marks", refusal.kind(), refusal).with_fix(fix)
 }
 
-/// An index that holds or asks for `sent_at` makes each mark write to every index of the table
+/// An index that holds or asks for what marks set makes each mark write to every index of the table
 /// (<https://www.postgresql.org/docs/current/storage-hot.html>).
-async fn indexed(subject: &Subject<'_>, facts: &TableFacts) -> Result<Finding, Error> {
+async fn indexed(subject: &Subject<'_>, facts: &TableFacts, set: &[String]) -> Result<Finding, Error> {
     const CHECK: &str = "index on sent_at";
     const PURPOSE: &str = "look for indexes on sent_at";
+    // What expressions and predicates of an index use is noted as what it depends on.
     let sql = "select coalesce(string_agg(x.indexrelid::regclass::text, ', ' order by 1), '') \
-               from pg_catalog.pg_index x join pg_catalog.pg_attribute a on a.attrelid = x.indrelid \
-               and a.attname = 'sent_at' where x.indrelid = $1 and (a.attnum = any (x.indkey::int2[]) \
-               or coalesce(pg_catalog.pg_get_expr(x.indpred, x.indrelid), '') ~ '\\msent_at\\M')";
+               from pg_catalog.pg_index x where x.indrelid = $1 and exists (select from pg_catalog.pg_attribute a \
+               where a.attrelid = x.indrelid and a.attname = any ($2) and (a.attnum = any (x.indkey::int2[]) \
+               or exists (select from pg_catalog.pg_depend d where d.classid = 'pg_catalog.pg_class'::regclass \
+               and d.objid = x.indexrelid and d.refclassid = 'pg_catalog.pg_class'::regclass \
+               and d.refobjid = a.attrelid and d.refobjsubid = a.attnum)))";
     let session = subject.session;
     let row = session
-        .run(PURPOSE, session.client().query_one(sql, &[&facts.oid]))
+        .run(PURPOSE, session.client().query_one(sql, &[&facts.oid, &set]))
         .await?;
     let indexes: String = column(&row, 0, PURPOSE)?;
     if indexes.is_empty() {

@@ -4,6 +4,7 @@
 use walrelay_engine::event::AfterPublish;
 
 use super::TablePlan;
+use super::tables::Change;
 use crate::postgres::catalog::column;
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::{Error, Step};
@@ -39,34 +40,29 @@ pub async fn mark_noted(
     plan: &TablePlan,
     after: i64,
 ) -> Result<Noted, Error> {
-    let (table, id_type) = (plan.table.quoted(), &plan.id_type);
-    let (change, lock, unsent) = match plan.after_publish {
-        AfterPublish::Delete => (format!("delete from {table} t"), "update", ""),
-        AfterPublish::Mark | AfterPublish::Keep => (
-            format!("update {table} t set sent_at = pg_catalog.now()"),
-            "no key update",
-            "and t.sent_at is null",
-        ),
+    let Some(Change { change, lock, due }) = plan.change() else {
+        return Ok(Noted::default());
     };
+    let (table, id, id_type) = (plan.outbox.table.quoted(), plan.outbox.id(), &plan.id_type);
     let sql = format!(
         "with noted as materialized (select b.number, b.id from walrelay.backfill b \
          join walrelay.backfills c on c.id = b.backfill \
          where b.slot = $1 and b.is_settled and c.outbox = $2 and b.number > $3 order by b.number limit {NOTES}), \
-         due as materialized (select t.id from {table} t \
-         where t.id = any(array(select id from noted)::{id_type}[]) {unsent} \
-         and t.id::text not in (select event_id from walrelay.dead_letters \
+         due as materialized (select t.{id} as id from {table} t \
+         where t.{id} = any(array(select id from noted)::{id_type}[]) and {due} \
+         and pg_catalog.concat(t.{id}) not in (select event_id from walrelay.dead_letters \
          where slot = $1 and outbox = $2 and event_id is not null) \
-         and t.id::text not in (select coalesce(settled_event_id, event_id) from walrelay.skips \
+         and pg_catalog.concat(t.{id}) not in (select coalesce(settled_event_id, event_id) from walrelay.skips \
          where slot = $1 and coalesce(settled_outbox, $2) = $2 and coalesce(settled_event_id, event_id) is not null)), \
-         locked as materialized (select t.id from {table} t where t.id = any(array(select id from due)) \
+         locked as materialized (select t.{id} as id from {table} t where t.{id} = any(array(select id from due)) \
          for {lock} of t skip locked), \
-         done as ({change} where t.id = any(array(select id from locked)) {unsent} returning t.id), \
+         done as ({change} where t.{id} = any(array(select id from locked)) and {due} returning t.{id} as id), \
          left_over as (select id from due except all select id from done), \
          struck_out as (delete from walrelay.backfill b using noted n where b.slot = $1 and b.number = n.number \
          and n.id not in (select pg_catalog.format('%s', id) from left_over)) \
          select (select max(number) from noted), (select count(*) from done), (select count(*) from left_over)"
     );
-    let outbox = plan.table.to_string();
+    let outbox = plan.outbox.table.to_string();
     let row = session
         .run_step(
             Step::Query(PURPOSE),
@@ -94,7 +90,7 @@ pub async fn mark_noted(
 pub async fn has_notes(session: &ControlSession, slot: &SlotName, plan: &TablePlan) -> Result<bool, Error> {
     let sql = "select exists (select from walrelay.backfill b join walrelay.backfills c on c.id = b.backfill \
                where b.slot = $1 and b.is_settled and c.outbox = $2)";
-    let outbox = plan.table.to_string();
+    let outbox = plan.outbox.table.to_string();
     let row = session
         .run(
             PURPOSE,
@@ -118,7 +114,7 @@ pub async fn drop_needless(
     let marked = plans
         .iter()
         .filter(|plan| plan.after_publish != AfterPublish::Keep);
-    let outboxes: Vec<String> = marked.map(|plan| plan.table.to_string()).collect();
+    let outboxes: Vec<String> = marked.map(|plan| plan.outbox.table.to_string()).collect();
     let sql = "delete from walrelay.backfill b using walrelay.backfills c where c.id = b.backfill and b.slot = $1 \
                and b.is_settled and c.outbox <> all($2)";
     session

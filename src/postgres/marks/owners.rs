@@ -26,10 +26,11 @@ pub(in crate::postgres) async fn claim(
     server: &ServerFacts,
 ) -> Result<Vec<(QualifiedTable, String)>, Error> {
     let mut taken = Vec::new();
-    for (table, setting) in source.marks() {
+    for outbox in &source.outboxes {
+        let table = &outbox.table;
         let facts = TableFacts::read(session, table, None, server.version).await?;
-        let has_sent_at = facts.is_some_and(|facts| facts.has_column("sent_at"));
-        if AfterPublish::of(setting, has_sent_at) == AfterPublish::Keep {
+        let marks = facts.and_then(|facts| outbox.marks(|name| facts.has_column(name)));
+        if AfterPublish::of(outbox.after_publish, marks.is_some()) == AfterPublish::Keep {
             let sql = "delete from walrelay.mark_owners where outbox = $1 and slot = $2";
             execute(session, sql, table, source).await?;
             continue;

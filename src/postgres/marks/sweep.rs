@@ -8,13 +8,13 @@ use std::ops::Range;
 use std::time::SystemTime;
 
 use walrelay_engine::Lsn;
-use walrelay_engine::event::AfterPublish;
 
 use super::TablePlan;
+use super::tables::Change;
 use crate::postgres::catalog::{column, position};
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::{Error, Step};
-use crate::postgres::identifier::SlotName;
+use crate::postgres::identifier::{QualifiedTable, SlotName, quote_identifier};
 use crate::postgres::table_use::Use;
 
 /// So many blocks are looked at in one statement: 8 MiB of a table.
@@ -82,13 +82,18 @@ pub async fn blocks(session: &ControlSession, plan: &TablePlan) -> Result<u64, E
     let sql = "select greatest(pg_catalog.pg_relation_size(c.oid), (select max(pg_catalog.pg_relation_size(relid)) \
                from pg_catalog.pg_partition_tree(c.oid) where isleaf)) / current_setting('block_size')::bigint + 1 \
                from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
-               join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attname = 'created_at' \
+               join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attname = $3 \
                and a.atttypid = 'timestamptz'::regtype \
-               join pg_catalog.pg_attribute s on s.attrelid = c.oid and s.attname = 'sent_at' and not s.attisdropped \
                where n.nspname = $1 and c.relname = $2";
-    let (schema, name) = (&plan.table.schema, &plan.table.name);
+    let (Some(created_at), Some(_)) = (plan.outbox.created_at(), &plan.marks) else {
+        return Ok(0);
+    };
+    let QualifiedTable { schema, name } = &plan.outbox.table;
     let row = session
-        .run(PURPOSE, session.client().query_opt(sql, &[schema, name]))
+        .run(
+            PURPOSE,
+            session.client().query_opt(sql, &[schema, name, &created_at]),
+        )
         .await?;
     let blocks: Option<i64> = row.map(|row| column(&row, 0, PURPOSE)).transpose()?;
     Ok(blocks.map_or(0, |blocks| u64::try_from(blocks).unwrap_or_default()))
@@ -111,27 +116,26 @@ pub async fn sweep(
     blocks: Range<u64>,
 ) -> Result<Swept, Error> {
     const PURPOSE: &str = "mark rows whose marks were lost";
-    let table = plan.table.quoted();
+    let (Some(created_at), Some(marks), Some(Change { change, lock, .. })) =
+        (plan.outbox.created_at(), &plan.marks, plan.change())
+    else {
+        return Ok(Swept::default());
+    };
+    let (created_at, unsent) = (quote_identifier(created_at), &marks.unsent);
+    let (table, id) = (plan.outbox.table.quoted(), plan.outbox.id());
     // The upper half of a row's transaction id: it cannot be newer than the newest, nor older by a whole round.
     let full = |xmin: &str| format!("($1 - ((($1 & 4294967295) - {xmin}::text::bigint) & 4294967295))");
     let (xid, attached) = (full("t.xmin"), full("i.xmin"));
     let Range { start, end } = blocks;
-    let (change, lock) = match plan.after_publish {
-        AfterPublish::Delete => (format!("delete from {table} t"), "update"),
-        AfterPublish::Mark | AfterPublish::Keep => (
-            format!("update {table} t set sent_at = pg_catalog.now()"),
-            "no key update",
-        ),
-    };
     let sql = format!(
         "with due as materialized (select t.tableoid as o, t.ctid as c from {table} t \
-         where t.ctid >= '({start},0)'::tid and t.ctid < '({end},0)'::tid and t.sent_at is null \
-         and {xid} >= $2 and {xid} < $3 and t.created_at >= $4 and t.id::text <> '' \
+         where t.ctid >= '({start},0)'::tid and t.ctid < '({end},0)'::tid and {unsent} \
+         and {xid} >= $2 and {xid} < $3 and t.{created_at} >= $4 and pg_catalog.concat(t.{id}) <> '' \
          and {xid} > coalesce((select max({attached}) from pg_catalog.pg_inherits i \
          where i.inhrelid in (select relid from pg_catalog.pg_partition_ancestors(t.tableoid))), 0) \
-         and t.id::text not in (select event_id from walrelay.dead_letters \
+         and pg_catalog.concat(t.{id}) not in (select event_id from walrelay.dead_letters \
          where slot = $5 and outbox = $6 and event_id is not null) \
-         and t.id::text not in (select coalesce(settled_event_id, event_id) from walrelay.skips \
+         and pg_catalog.concat(t.{id}) not in (select coalesce(settled_event_id, event_id) from walrelay.skips \
          where slot = $5 and coalesce(settled_outbox, $6) = $6 and coalesce(settled_event_id, event_id) is not null)), \
          locked as materialized (select t.tableoid as o, t.ctid as c from {table} t \
          where t.ctid = any(array(select c from due)) and (t.tableoid, t.ctid) in (select o, c from due) \
@@ -147,7 +151,7 @@ pub async fn sweep(
         &before,
         &horizon.since,
         &slot.as_str(),
-        &plan.table.to_string(),
+        &plan.outbox.table.to_string(),
     ];
     let row = session
         .run_step(Step::Query(PURPOSE), session.client().query_one(&sql, parameters))

@@ -1,12 +1,14 @@
 //! Whether and how the rows of each table can be marked.
 
+use tokio_postgres::types::ToSql;
 use walrelay_engine::event::AfterPublish;
 
 use crate::fault::FaultKind;
 use crate::postgres::catalog::column;
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::{Error, SqlState};
-use crate::postgres::identifier::{QualifiedTable, quote_identifier};
+use crate::postgres::identifier::{QualifiedTable, SlotName, quote_identifier};
+use crate::postgres::outbox::{Marks, Outbox};
 use crate::postgres::preflight::Source;
 use crate::postgres::settled::STORE_PRIVILEGES;
 use crate::postgres::table_use::{Grantor, Use};
@@ -15,25 +17,48 @@ use crate::postgres::table_use::{Grantor, Use};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TablePlan {
     /// The table.
-    pub table: QualifiedTable,
+    pub outbox: Outbox,
     /// What becomes of rows.
     pub after_publish: AfterPublish,
     /// Why that cannot be.
     pub refusal: Option<Refusal>,
     /// The type of `id`, as SQL names it.
     pub(super) id_type: String,
+    /// How rows show that they are sent, if they can.
+    pub(super) marks: Option<Marks>,
     role: String,
+}
+
+/// The parts of a statement that marks or deletes rows `t`.
+#[derive(Debug)]
+pub(super) struct Change {
+    /// Its beginning, up to the conditions.
+    pub(super) change: String,
+    /// The lock that a row is looked for with.
+    pub(super) lock: &'static str,
+    /// The condition that a row still is to be marked or deleted.
+    pub(super) due: String,
 }
 
 /// Why the rows of a table cannot be marked. Delivery goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// No index makes an id unique: the mark of one event could hit another's row.
-    #[error("table {0} has no unique index on exactly (id)")]
-    NoUniqueIndex(QualifiedTable),
+    #[error("table {table} has no unique index on exactly ({id})")]
+    NoUniqueIndex {
+        /// The table.
+        table: QualifiedTable,
+        /// The column of the id.
+        id: String,
+    },
     /// Nothing to set.
-    #[error("table {0} has no column sent_at to set")]
-    NoSentAt(QualifiedTable),
+    #[error("table {table} has no column {column} to set")]
+    NoSentAt {
+        /// The table.
+        table: QualifiedTable,
+        /// The column.
+        column: String,
+    },
     /// Rows would be passed over in silence.
     #[error("row security hides rows of table {0} from our role")]
     RowSecurity(QualifiedTable),
@@ -69,8 +94,8 @@ impl Refusal {
     #[must_use]
     pub const fn kind(&self) -> FaultKind {
         match self {
-            Self::NoUniqueIndex(_) => FaultKind::MarksIndex,
-            Self::NoSentAt(_) | Self::RowSecurity(_) => FaultKind::MarksUnfit,
+            Self::NoUniqueIndex { .. } => FaultKind::MarksIndex,
+            Self::NoSentAt { .. } | Self::RowSecurity(_) => FaultKind::MarksUnfit,
             Self::Forbidden { .. } | Self::Prefix { .. } => FaultKind::MarksForbidden,
             Self::Owned { .. } | Self::Unowned(_) => FaultKind::MarksOwned,
         }
@@ -86,7 +111,7 @@ impl TablePlan {
     /// An error of a sweep, which looks at more than the marks do.
     pub(super) fn explain_sweep(&self, error: Error) -> Error {
         name_grant(error, || {
-            let (table, role) = (self.table.quoted(), quote_identifier(&self.role));
+            let (table, role) = (self.outbox.table.quoted(), quote_identifier(&self.role));
             format!("grant select on {table}, walrelay.dead_letters, walrelay.skips to {role}")
         })
     }
@@ -97,13 +122,38 @@ impl TablePlan {
         self.refusal.is_none() && self.after_publish != AfterPublish::Keep
     }
 
+    /// What marks or deletes rows; none where nothing can.
+    pub(super) fn change(&self) -> Option<Change> {
+        let table = self.outbox.table.quoted();
+        match (self.after_publish, &self.marks) {
+            (AfterPublish::Delete, _) => Some(Change {
+                change: format!("delete from {table} t"),
+                lock: "update",
+                due: "true".to_owned(),
+            }),
+            (AfterPublish::Mark | AfterPublish::Keep, Some(marks)) => Some(Change {
+                change: format!("update {table} t set {}", marks.set),
+                lock: "no key update",
+                due: marks.unsent.clone(),
+            }),
+            (AfterPublish::Mark | AfterPublish::Keep, None) => None,
+        }
+    }
+
     fn grant(&self) -> String {
-        let privileges = match self.after_publish {
-            AfterPublish::Delete => "select (id), update, delete",
-            AfterPublish::Mark | AfterPublish::Keep => "select (id, sent_at), update (sent_at)",
+        let id = self.outbox.id();
+        let privileges = match (self.after_publish, &self.marks) {
+            (AfterPublish::Mark | AfterPublish::Keep, Some(marks)) => {
+                let read = marks.columns.iter().map(|column| quote_identifier(column));
+                let read: Vec<_> = std::iter::once(id).chain(read).collect();
+                format!("select ({}), {}", read.join(", "), marks.update())
+            }
+            (AfterPublish::Delete | AfterPublish::Mark | AfterPublish::Keep, _) => {
+                format!("select ({id}), update, delete")
+            }
         };
         let role = quote_identifier(&self.role);
-        format!("grant {privileges} on {} to {role}", self.table.quoted())
+        format!("grant {privileges} on {} to {role}", self.outbox.table.quoted())
     }
 }
 
@@ -128,48 +178,54 @@ fn name_grant(error: Error, grant: impl FnOnce() -> String) -> Error {
 /// # Errors
 /// A query fails; [`Error::OwnSchema`] before migration 3.
 pub async fn plan(session: &ControlSession, source: &Source) -> Result<Vec<TablePlan>, Error> {
-    let mut plans = Vec::with_capacity(source.tables.len());
-    for (table, setting) in source.marks() {
-        plans.push(plan_table(session, source, table, setting).await?);
+    let mut plans = Vec::with_capacity(source.outboxes.len());
+    for outbox in &source.outboxes {
+        plans.push(plan_table(session, &source.slot, outbox).await?);
     }
     Ok(plans)
 }
 
-async fn plan_table(
+/// As [`plan`], of one table of the slot.
+///
+/// # Errors
+/// As [`plan`].
+pub(in crate::postgres) async fn plan_table(
     session: &ControlSession,
-    source: &Source,
-    table: &QualifiedTable,
-    setting: Option<AfterPublish>,
+    slot: &SlotName,
+    outbox: &Outbox,
 ) -> Result<TablePlan, Error> {
     const FACTS: Use = Use::own("look whether rows can be marked", "select", &["mark_owners"]);
     let sql = "select pg_catalog.format_type(i.atttypid, i.atttypmod), s.attname is not null, \
                exists (select from pg_catalog.pg_index x where x.indrelid = c.oid and x.indisunique and x.indisvalid \
                and x.indpred is null and x.indnkeyatts = 1 and x.indkey[0] = i.attnum), \
                pg_catalog.row_security_active(c.oid), \
-               pg_catalog.has_column_privilege(c.oid, 'id', 'select') and s.attname is not null \
-               and pg_catalog.has_column_privilege(c.oid, 'sent_at', 'select') \
-               and pg_catalog.has_column_privilege(c.oid, 'sent_at', 'update'), \
-               pg_catalog.has_column_privilege(c.oid, 'id', 'select') \
+               pg_catalog.has_column_privilege(c.oid, $4, 'select') and s.attname is not null \
+               and pg_catalog.has_column_privilege(c.oid, s.attnum, 'select') \
+               and pg_catalog.has_column_privilege(c.oid, s.attnum, 'update'), \
+               pg_catalog.has_column_privilege(c.oid, $4, 'select') \
                and pg_catalog.has_any_column_privilege(c.oid, 'update') and pg_catalog.has_table_privilege(c.oid, 'delete'), \
                (select slot from walrelay.mark_owners where outbox = $3) \
                from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
-               join pg_catalog.pg_attribute i on i.attrelid = c.oid and i.attname = 'id' and not i.attisdropped \
-               left join pg_catalog.pg_attribute s on s.attrelid = c.oid and s.attname = 'sent_at' and not s.attisdropped \
+               join pg_catalog.pg_attribute i on i.attrelid = c.oid and i.attname = $4 and not i.attisdropped \
+               left join pg_catalog.pg_attribute s on s.attrelid = c.oid and s.attname = $5 and not s.attisdropped \
                where n.nspname = $1 and c.relname = $2";
-    let name = table.to_string();
+    let (table, name) = (&outbox.table, outbox.table.to_string());
+    let parameters: [&(dyn ToSql + Sync); 5] = [
+        &table.schema,
+        &table.name,
+        &name,
+        &outbox.columns.id,
+        &outbox.sent_at(),
+    ];
     let row = FACTS
-        .run(
-            session.role(),
-            session
-                .client()
-                .query_opt(sql, &[&table.schema, &table.name, &name]),
-        )
+        .run(session.role(), session.client().query_opt(sql, &parameters))
         .await?;
     let mut plan = TablePlan {
-        table: table.clone(),
-        after_publish: AfterPublish::of(setting, false),
+        outbox: outbox.clone(),
+        after_publish: AfterPublish::of(outbox.after_publish, false),
         refusal: None,
         id_type: String::new(),
+        marks: None,
         role: session.role().to_owned(),
     };
     // The guard says what is wrong with a table that is gone.
@@ -180,20 +236,27 @@ async fn plan_table(
     let flag = |index| column::<bool>(&row, index, FACTS.purpose);
     let has_sent_at = flag(1)?;
     plan.id_type = column(&row, 0, FACTS.purpose)?;
-    plan.after_publish = AfterPublish::of(setting, has_sent_at);
+    plan.marks = outbox.marks(|_| has_sent_at);
+    plan.after_publish = AfterPublish::of(outbox.after_publish, plan.marks.is_some());
     let is_allowed = match plan.after_publish {
         AfterPublish::Keep => return Ok(plan),
         // Without the column no right to it can be missing.
-        AfterPublish::Mark => !has_sent_at || flag(4)?,
+        AfterPublish::Mark => plan.marks.is_none() || flag(4)?,
         AfterPublish::Delete => flag(5)?,
     };
     let owner: Option<String> = column(&row, 6, FACTS.purpose)?;
     let table = || table.clone();
-    plan.refusal = if plan.after_publish == AfterPublish::Mark && !has_sent_at {
-        Some(Refusal::NoSentAt(table()))
+    plan.refusal = if plan.after_publish == AfterPublish::Mark && plan.marks.is_none() {
+        Some(Refusal::NoSentAt {
+            table: table(),
+            column: outbox.sent_at().unwrap_or("sent_at").to_owned(),
+        })
     } else if !flag(2)? {
-        Some(Refusal::NoUniqueIndex(table()))
-    } else if let Some(owner) = owner.clone().filter(|owner| owner != source.slot.as_str()) {
+        Some(Refusal::NoUniqueIndex {
+            table: table(),
+            id: outbox.columns.id.clone(),
+        })
+    } else if let Some(owner) = owner.clone().filter(|owner| owner != slot.as_str()) {
         Some(Refusal::Owned {
             table: table(),
             owner,

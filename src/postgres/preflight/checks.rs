@@ -1,10 +1,11 @@
 //! The checks, one function for each thing that can be wrong. Preflight, set-up and recovery stop at the first that fails;
 //! doctor goes through all.
 
-use walrelay_engine::event::{PayloadType, REQUIRED_COLUMNS};
+use walrelay_engine::event::PayloadType;
 
 use super::super::catalog::{PublicationFacts, ServerFacts, TableFacts, TableKind};
 use super::super::identifier::{PublicationName, QualifiedTable, SlotName};
+use super::super::outbox::Outbox;
 use super::super::slot::{PLUGIN, SlotState};
 use super::super::startup::MIN_SERVER_MAJOR;
 use super::super::synchronous;
@@ -123,12 +124,12 @@ pub(in crate::postgres) fn check_publication(
 /// A table must exist, be logged and have the columns of an event.
 pub(in crate::postgres) fn check_table(
     facts: Option<TableFacts>,
-    table: &QualifiedTable,
+    outbox: &Outbox,
 ) -> Result<TableFacts, Unfit> {
-    let facts = check_presence(facts, table)?;
-    check_logged(&facts, table)?;
-    check_columns(&facts, table)?;
-    check_payload(&facts, table)?;
+    let facts = check_presence(facts, &outbox.table)?;
+    check_logged(&facts, &outbox.table)?;
+    check_columns(&facts, outbox)?;
+    check_payload(&facts, outbox)?;
     Ok(facts)
 }
 
@@ -151,21 +152,23 @@ pub(in crate::postgres) fn check_logged(facts: &TableFacts, table: &QualifiedTab
     Ok(())
 }
 
-pub(in crate::postgres) fn check_columns(facts: &TableFacts, table: &QualifiedTable) -> Result<(), Unfit> {
-    match REQUIRED_COLUMNS.into_iter().find(|name| !facts.has_column(name)) {
-        Some(column) => Err(Unfit::ColumnMissing {
-            table: table.clone(),
+pub(in crate::postgres) fn check_columns(facts: &TableFacts, outbox: &Outbox) -> Result<(), Unfit> {
+    match outbox.needed().find(|(_, name)| !facts.has_column(name)) {
+        Some((field, column)) => Err(Unfit::ColumnMissing {
+            table: outbox.table.clone(),
             column,
+            field,
         }),
         None => Ok(()),
     }
 }
 
-pub(in crate::postgres) fn check_payload(facts: &TableFacts, table: &QualifiedTable) -> Result<(), Unfit> {
-    let payload = facts.columns.iter().find(|column| column.name == "payload");
+pub(in crate::postgres) fn check_payload(facts: &TableFacts, outbox: &Outbox) -> Result<(), Unfit> {
+    let payload = facts.column(&outbox.columns.payload);
     match payload.filter(|payload| PayloadType::of(payload.type_oid).is_none()) {
         Some(payload) => Err(Unfit::PayloadType {
-            table: table.clone(),
+            table: outbox.table.clone(),
+            column: payload.name.clone(),
             type_name: payload.type_name.clone(),
         }),
         None => Ok(()),

@@ -36,10 +36,13 @@ impl Unfit {
                 again(publication, table)
             }
             Self::Unlogged { table } => format!("alter table {} set logged;", table.quoted()),
-            Self::PayloadType { table, .. } => format!(
-                "alter table {} alter column payload type text using payload::text;",
-                table.quoted()
-            ),
+            Self::PayloadType { table, column, .. } => {
+                let column = quote_identifier(column);
+                format!(
+                    "alter table {} alter column {column} type text using {column}::text;",
+                    table.quoted()
+                )
+            }
             Self::ServerTooOld { .. }
             | Self::Standby
             | Self::ReadOnly

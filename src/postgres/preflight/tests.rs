@@ -3,7 +3,6 @@ use super::super::slot::WalStatus;
 use super::super::startup::ServerVersion;
 use super::*;
 use crate::fault::FaultKind;
-use walrelay_engine::event::REQUIRED_COLUMNS;
 
 fn server() -> ServerFacts {
     ServerFacts {
@@ -45,7 +44,9 @@ fn table() -> TableFacts {
         oid: 1,
         kind: TableKind::Plain,
         logged: true,
-        columns: REQUIRED_COLUMNS.map(column).to_vec(),
+        columns: ["id", "aggregate_type", "aggregate_id", "event_type", "payload"]
+            .map(column)
+            .to_vec(),
         row_filter: false,
         column_list: false,
     }
@@ -81,9 +82,10 @@ fn slot_fault(change: impl FnOnce(&mut SlotState)) -> Option<FaultKind> {
 fn table_fault(change: impl FnOnce(&mut TableFacts, &mut PublicationFacts)) -> Option<FaultKind> {
     let (mut facts, mut published) = (table(), publication());
     change(&mut facts, &mut published);
-    let (table, name) = ("outbox".parse().unwrap(), "walrelay".parse().unwrap());
+    let (table, name): (QualifiedTable, _) = ("outbox".parse().unwrap(), "walrelay".parse().unwrap());
+    let outbox = table.clone().into();
     let checked = check_publication(Some(published), &name).and_then(|published| {
-        let facts = check_table(Some(facts), &table)?;
+        let facts = check_table(Some(facts), &outbox)?;
         check_membership(&facts, &table, &published, &name)
     });
     checked.err().map(|unfit| unfit.kind())

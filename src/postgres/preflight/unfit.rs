@@ -179,20 +179,24 @@ pub enum Unfit {
         table: QualifiedTable,
     },
     /// A table without a column that an event needs.
-    #[error("the table {table} has no column `{column}`")]
+    #[error("the table {table} has no column `{column}`{}", named_for(column, field))]
     ColumnMissing {
         /// The table.
         table: QualifiedTable,
         /// The column.
-        column: &'static str,
+        column: String,
+        /// The field of the event that it was to be.
+        field: &'static str,
     },
     /// A payload that no body can be made of.
     #[error(
-        "the column `payload` of the table {table} is of the type {type_name}, not json, jsonb, text or bytea"
+        "the column `{column}` of the table {table} is of the type {type_name}, not json, jsonb, text or bytea"
     )]
     PayloadType {
         /// The table.
         table: QualifiedTable,
+        /// The column.
+        column: String,
         /// The type as SQL names it.
         type_name: String,
     },
@@ -264,5 +268,13 @@ impl Unfit {
             Self::MayNotTearDown { .. } => FaultKind::TeardownForbidden,
             Self::MarksOwned { .. } => FaultKind::MarksOwned,
         }
+    }
+}
+
+/// What a configured name of a column was to be, where that is not plain.
+fn named_for(column: &str, field: &str) -> String {
+    match column == field {
+        true => String::new(),
+        false => format!(", which is to be the event's {field} (outbox.columns.{field})"),
     }
 }

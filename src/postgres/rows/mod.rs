@@ -73,7 +73,7 @@ pub enum Unreadable {
         /// The table.
         table: QualifiedTable,
         /// The column.
-        column: &'static str,
+        column: String,
         /// Of which type, and what for.
         needed: &'static str,
     },
@@ -86,10 +86,12 @@ pub enum Unreadable {
         message: String,
     },
     /// A row cannot be found by its id.
-    #[error("the table {table} has no index that begins with id")]
+    #[error("the table {table} has no index that begins with {id}")]
     NoIdIndex {
         /// The table.
         table: QualifiedTable,
+        /// The column of the id.
+        id: String,
     },
     /// Its partitions are not old as a whole.
     #[error("the table {table} is not partitioned by the range of one time column")]
@@ -98,10 +100,14 @@ pub enum Unreadable {
         table: QualifiedTable,
     },
     /// Nothing to go through the table by.
-    #[error("the table {table} has no unique index on id, or on id and created_at alone")]
+    #[error("the table {table} has no unique index on {id}, or on {id} and {created_at} alone")]
     NoKey {
         /// The table.
         table: QualifiedTable,
+        /// The column of the id.
+        id: String,
+        /// The column of the time at which a row was written.
+        created_at: String,
     },
 }
 

@@ -5,12 +5,14 @@ use std::future::Future;
 use std::time::SystemTime;
 
 use tokio_postgres::types::{Oid, ToSql};
+use walrelay_engine::event::Source as FieldSource;
 
-use super::{TextColumns, Unreadable, output_text};
+use super::{TextColumn, TextColumns, Unreadable, output_text};
 use crate::postgres::catalog::column;
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::{Error, SqlState};
 use crate::postgres::identifier::quote_identifier;
+use crate::postgres::outbox::Outbox;
 use crate::postgres::table_use::Use;
 
 /// Oid of `timestamptz`; fixed in PostgreSQL's `pg_type.dat`.
@@ -38,10 +40,11 @@ pub struct Filter {
 /// `created_at` is never NULL, unless they are named by id.
 #[derive(Debug)]
 pub struct Scan {
+    outbox: Outbox,
     columns: TextColumns,
     filter: Filter,
     /// The columns of the order.
-    order: Vec<&'static str>,
+    order: Vec<String>,
     /// The key of the last row read, as text; none before the first batch.
     after: Option<Vec<String>>,
 }
@@ -65,7 +68,7 @@ impl std::fmt::Debug for TableRow {
 }
 
 impl Scan {
-    /// Prepares a way through a table.
+    /// Prepares a way through a table, of which `columns` were read.
     ///
     /// Grants: none.
     ///
@@ -73,38 +76,41 @@ impl Scan {
     /// [`Unreadable`]: the filter needs a column that is not there, or nothing tells the rows apart; or a query fails.
     pub async fn new(
         session: &ControlSession,
+        outbox: &Outbox,
         columns: TextColumns,
         mut filter: Filter,
     ) -> Result<Self, Error> {
-        let created_at = columns.column("created_at");
-        let created_at = created_at.filter(|column| column.type_oid == TIMESTAMPTZ);
+        let created_at = time_of(outbox, &columns);
+        let time_name = || outbox.created_at().unwrap_or("created_at").to_owned();
         if created_at.is_none() && (filter.since.is_some() || filter.until.is_some()) {
             return Err(Unreadable::Column {
                 table: columns.table.clone(),
-                column: "created_at",
+                column: time_name(),
                 needed: "of the type timestamptz, which --since and --until go by",
             }
             .into());
         }
-        for column in ["id", "aggregate_type", "aggregate_id", "event_type"] {
+        for (_, column) in outbox.columns.required() {
             if columns.column(column).is_none() {
-                let table = columns.table.clone();
-                let needed = "that every event needs";
                 return Err(Unreadable::Column {
-                    table,
-                    column,
-                    needed,
+                    table: columns.table.clone(),
+                    column: column.to_owned(),
+                    needed: "that every event needs",
                 }
                 .into());
             }
         }
-        let mut order = vec!["id"];
-        if created_at.is_some_and(|column| column.not_null) {
-            order.insert(0, "created_at");
+        let mut order = vec![outbox.columns.id.clone()];
+        if let Some(column) = created_at.filter(|column| column.not_null) {
+            order.insert(0, column.name.clone());
         }
         if !has_key(session, &columns, &order).await? {
-            let table = columns.table.clone();
-            return Err(Unreadable::NoKey { table }.into());
+            return Err(Unreadable::NoKey {
+                table: columns.table.clone(),
+                id: outbox.columns.id.clone(),
+                created_at: time_name(),
+            }
+            .into());
         }
         // What is created from now on is the live relay's.
         if filter.ids.is_empty() && filter.until.is_none() && order.len() > 1 {
@@ -113,6 +119,7 @@ impl Scan {
         filter.ids.sort();
         filter.ids.dedup();
         Ok(Self {
+            outbox: outbox.clone(),
             columns,
             filter,
             order,
@@ -161,8 +168,10 @@ impl Scan {
         const PURPOSE: &str = "read rows of the outbox table";
         let (mut conditions, mut parameters) = self.conditions();
         let keys: Vec<_> = self.order.iter().map(|name| text_of(name)).collect();
-        let created_at = self.has_created_at();
-        let ordered = self.order.iter().map(|name| format!("t.{name}"));
+        let ordered = self
+            .order
+            .iter()
+            .map(|name| format!("t.{}", quote_identifier(name)));
         let ordered = ordered.collect::<Vec<_>>().join(", ");
         if let Some(after) = &self.after {
             let mut places = Vec::new();
@@ -173,9 +182,9 @@ impl Scan {
             conditions.push_str(&format!(" and ({ordered}) > ({})", places.join(", ")));
         }
         let mut selected = keys;
-        selected.push(match created_at {
-            true => "t.created_at".to_owned(),
-            false => "null::timestamptz".to_owned(),
+        selected.push(match time_of(&self.outbox, &self.columns) {
+            Some(column) => format!("t.{}", quote_identifier(&column.name)),
+            None => "null::timestamptz".to_owned(),
         });
         let table = self.columns.table.quoted();
         let rest = format!("from {table} t where {conditions} order by {ordered} limit {limit}");
@@ -226,21 +235,20 @@ impl Scan {
         })
     }
 
-    fn has_created_at(&self) -> bool {
-        let created_at = self.columns.column("created_at");
-        created_at.is_some_and(|column| column.type_oid == TIMESTAMPTZ)
-    }
-
     /// What the filter says, and its parameters from `$1` on. Texts are cast to the column's type, so that an index of
     /// the column serves.
     fn conditions(&self) -> (String, Vec<Box<dyn ToSql + Sync + Send>>) {
         let filter = &self.filter;
         let mut parameters: Vec<Box<dyn ToSql + Sync + Send>> = Vec::new();
-        let mut conditions = "t.id is not null".to_owned();
+        let id = self.outbox.id();
+        let mut conditions = format!("t.{id} is not null");
         if !filter.ids.is_empty() {
             parameters.push(Box::new(filter.ids.clone()));
-            let id = self.columns.type_of("id");
-            conditions.push_str(&format!(" and t.id = any(${}::text[]::{id}[])", parameters.len()));
+            let id_type = self.columns.type_of(&self.outbox.columns.id);
+            conditions.push_str(&format!(
+                " and t.{id} = any(${}::text[]::{id_type}[])",
+                parameters.len()
+            ));
         }
         let (aggregate_type, aggregate_id) = filter.aggregate.clone().unzip();
         for (name, value) in [
@@ -248,17 +256,25 @@ impl Scan {
             ("aggregate_id", aggregate_id),
             ("event_type", filter.event_type.clone()),
         ] {
-            if let Some(value) = value {
+            let Some(value) = value else { continue };
+            if let FieldSource::Constant(constant) = self.outbox.field(name) {
+                conditions.push_str(if constant == value {
+                    " and true"
+                } else {
+                    " and false"
+                });
+            } else if let Some(column) = self.outbox.column_of(name) {
                 parameters.push(Box::new(value));
-                let value = self.cast(name, parameters.len());
-                conditions.push_str(&format!(" and t.{name} = {value}"));
+                let value = self.cast(&column, parameters.len());
+                conditions.push_str(&format!(" and t.{} = {value}", quote_identifier(&column)));
             }
         }
+        let created_at = time_of(&self.outbox, &self.columns).map(|column| quote_identifier(&column.name));
         for (comparison, time) in [(">=", filter.since), ("<", filter.until)] {
-            if let Some(time) = time {
+            if let (Some(time), Some(created_at)) = (time, &created_at) {
                 parameters.push(Box::new(time));
                 let at = parameters.len();
-                conditions.push_str(&format!(" and t.created_at {comparison} ${at}::timestamptz"));
+                conditions.push_str(&format!(" and t.{created_at} {comparison} ${at}::timestamptz"));
             }
         }
         (conditions, parameters)
@@ -268,6 +284,12 @@ impl Scan {
     fn cast(&self, name: &str, parameter: usize) -> String {
         format!("${parameter}::text::{}", self.columns.type_of(name))
     }
+}
+
+/// The column of the time at which a row was written, where the table has one that serves.
+fn time_of<'a>(outbox: &Outbox, columns: &'a TextColumns) -> Option<&'a TextColumn> {
+    let column = columns.column(outbox.created_at()?);
+    column.filter(|column| column.type_oid == TIMESTAMPTZ)
 }
 
 fn text_of(name: &str) -> String {
@@ -290,7 +312,7 @@ async fn now(session: &ControlSession) -> Result<SystemTime, Error> {
 
 /// Whether a unique index tells the rows apart by columns of the order alone, so that none is passed over at the border
 /// between two batches.
-async fn has_key(session: &ControlSession, columns: &TextColumns, order: &[&str]) -> Result<bool, Error> {
+async fn has_key(session: &ControlSession, columns: &TextColumns, order: &[String]) -> Result<bool, Error> {
     const PURPOSE: &str = "look for a unique index of the outbox table";
     let sql = "select exists (select from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indrelid \
                join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
@@ -300,7 +322,6 @@ async fn has_key(session: &ControlSession, columns: &TextColumns, order: &[&str]
                join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = k.attnum \
                where k.place <= i.indnkeyatts and a.attname <> all($3::text[])))";
     let table = &columns.table;
-    let order: Vec<String> = order.iter().map(|name| (*name).to_owned()).collect();
     let row = session
         .run(
             PURPOSE,

@@ -50,7 +50,7 @@ async fn remedy(session: &ControlSession, source: &Source) -> Result<String, Err
     let schema = "select c.oid is not null, coalesce(pg_catalog.pg_has_role(c.relowner, 'usage'), false), \
                   pg_catalog.has_schema_privilege(n.oid, 'create'), pg_catalog.quote_ident(n.nspname) from pg_catalog.pg_namespace n \
                   left join pg_catalog.pg_class c on c.relnamespace = n.oid and c.relname = $2 where n.nspname = $1";
-    for table in &source.tables {
+    for table in source.tables() {
         let row = session
             .run(PURPOSE, client.query_opt(schema, &[&table.schema, &table.name]))
             .await?;

@@ -5,19 +5,20 @@ use walrelay_engine::key::{EventKey, TransactionKey};
 
 use super::LoadedRetry;
 use crate::postgres::dead_letters::{self, Found, State, Summary};
-use crate::postgres::{ControlSession, Error, EventPosition, QualifiedTable, SlotName, timestamp};
+use crate::postgres::{ControlSession, Error, EventPosition, Outbox, QualifiedTable, SlotName, timestamp};
 
 /// The events of dead letters that are being retried: not every message says the truth (R16).
 pub(super) async fn load_retries(
     session: &ControlSession,
     slot: &SlotName,
+    configured: &[Outbox],
     requests: Vec<(RetryToken, EventPosition)>,
     bytes: usize,
     process_id: i32,
 ) -> Result<Vec<(RetryToken, LoadedRetry)>, Error> {
     let positions: Vec<_> = requests.iter().map(|(_, position)| *position).collect();
     let found = dead_letters::load(session, slot, &positions, bytes, process_id).await?;
-    let mut outboxes: Vec<QualifiedTable> = Vec::new();
+    let mut outboxes: Vec<Outbox> = Vec::new();
     let mut loaded = Vec::with_capacity(requests.len());
     for ((token, position), found) in requests.into_iter().zip(found) {
         let (summary, columns) = match found {
@@ -32,12 +33,13 @@ pub(super) async fn load_retries(
             Found::Later => break,
         };
         let event = stored_event(summary, columns);
-        let outbox = QualifiedTable {
+        let table = QualifiedTable {
             schema: event.schema.clone(),
             name: event.table.clone(),
         };
-        if !outboxes.contains(&outbox) {
-            outboxes.push(outbox);
+        if !outboxes.iter().any(|outbox| outbox.table == table) {
+            let outbox = configured.iter().find(|outbox| outbox.table == table);
+            outboxes.push(outbox.cloned().unwrap_or_else(|| table.into()));
         }
         loaded.push((token, LoadedRetry::Event(Box::new(event))));
     }
@@ -49,7 +51,9 @@ pub(super) async fn load_retries(
         if let LoadedRetry::Event(event) = retry {
             let mut known = outboxes.iter().zip(&types);
             event.payload_type = known
-                .find(|(outbox, _)| (&outbox.schema, &outbox.name) == (&event.schema, &event.table))
+                .find(|(outbox, _)| {
+                    (&outbox.table.schema, &outbox.table.name) == (&event.schema, &event.table)
+                })
                 .and_then(|(_, payload_type)| *payload_type);
         }
     }

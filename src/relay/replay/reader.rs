@@ -9,7 +9,7 @@ use walrelay_engine::pgoutput::read_relation;
 
 use super::{ReplayError, ReplaySettings};
 use crate::postgres::rows::{Scan, TableRow, TextColumns};
-use crate::postgres::{self, ControlSession, QualifiedTable};
+use crate::postgres::{self, ControlSession, Outbox, QualifiedTable};
 
 /// Rows of one batch, and the bytes of text at which it ends early.
 const BATCH_ROWS: u32 = 500;
@@ -84,8 +84,12 @@ async fn scan(
         schema: table.schema.clone(),
         name: table.name.clone(),
     };
-    let columns = TextColumns::read(session, &name, settings.max_event_bytes).await?;
-    Scan::new(session, columns, settings.filter.clone()).await
+    let outbox = Outbox {
+        columns: table.columns.clone(),
+        ..name.into()
+    };
+    let columns = TextColumns::read(session, &outbox.table, settings.max_event_bytes).await?;
+    Scan::new(session, &outbox, columns, settings.filter.clone()).await
 }
 
 fn mapping(scan: &Scan, table: &OutboxTable) -> Result<Mapping, ReplayError> {
