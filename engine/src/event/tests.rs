@@ -120,6 +120,7 @@ fn outbox_table(route: &Route) -> OutboxTable {
         name: "outbox_events".to_owned(),
         columns: Columns::default(),
         route: route.clone(),
+        content: Content::default(),
         after_publish: None,
     }
 }
