@@ -102,6 +102,12 @@ impl<'a> EncodedHeaders<'a> {
 }
 
 impl NameUse {
+    /// Whether the name joins the headers.
+    #[must_use]
+    pub const fn joins(self) -> bool {
+        matches!(self, Self::Joins)
+    }
+
     /// What becomes of a name beside the headers that every message has.
     #[must_use]
     pub fn of(name: &[u8]) -> Self {

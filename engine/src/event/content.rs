@@ -14,6 +14,9 @@ use crate::route::{BoundTemplate, Template};
 use crate::timestamp::PgTimestamp;
 use crate::trace::TraceContext;
 
+#[cfg(test)]
+mod tests;
+
 /// What the messages of a table look like.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Content {
