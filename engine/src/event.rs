@@ -1,14 +1,21 @@
 //! From a row of an outbox table to an event.
 
 mod columns;
+mod content;
+mod document;
+mod format;
 mod invalid;
 mod mapping;
 mod payload;
+mod properties;
 #[cfg(test)]
 mod tests;
+mod time;
 
 pub use columns::{Columns, Source};
-pub use invalid::InvalidRow;
+pub use content::{Content, ContentScratch, MessageContent};
+pub use format::{CloudEvents, Format, is_uri_reference};
+pub use invalid::{AttributeFault, InvalidRow};
 pub use mapping::{Event, Mapping, MappingError};
 pub use payload::{Payload, PayloadType};
 
@@ -34,6 +41,8 @@ pub struct OutboxTable {
     pub columns: Columns,
     /// Where its messages go.
     pub route: Route,
+    /// What its messages look like.
+    pub content: Content,
     /// What becomes of rows whose events are confirmed or discarded; none for [`AfterPublish::Mark`] where there is a
     /// `sent_at`, else [`AfterPublish::Keep`].
     pub after_publish: Option<AfterPublish>,

@@ -28,6 +28,7 @@ pub mod report;
 pub mod route;
 pub mod row;
 pub mod span;
+mod strict_json;
 pub mod timestamp;
 pub mod trace;
 pub mod walsender;

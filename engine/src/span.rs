@@ -185,7 +185,7 @@ impl Flow {
 mod tests {
     use super::*;
     use crate::Lsn;
-    use crate::amqp::{HeaderParts, MessageParts, Origin};
+    use crate::amqp::{EncodedHeaders, HeaderParts, MessageParts, Origin};
     use crate::trace::{TraceContext, TraceValue};
 
     const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -200,6 +200,9 @@ mod tests {
             message_id: "2f1c",
             message_type: "placed",
             content_type: "application/json",
+            correlation_id: "",
+            expiration: "",
+            priority: None,
             timestamp: 0,
             app_id: "",
             headers: HeaderParts {
@@ -214,6 +217,7 @@ mod tests {
                     traceparent: TraceValue::of_column(traceparent.as_bytes()),
                     tracestate: TraceValue::of_column(b"a=1"),
                 },
+                more: EncodedHeaders::default(),
             },
         };
         Message::encode(&mut Vec::new(), &parts, b"{}").unwrap()

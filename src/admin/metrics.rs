@@ -73,6 +73,11 @@ impl Collector for Snapshot {
             ),
             ("invalid", "Rows that cannot become a message", counters.invalid),
             (
+                "headers_overridden",
+                "Headers of rows left out since the message has one of its own by that name",
+                counters.headers_overridden,
+            ),
+            (
                 "refused",
                 "Messages over which the broker closed the channel or the connection",
                 counters.refused,

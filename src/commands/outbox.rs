@@ -1,9 +1,13 @@
 //! From `[[outbox]]` to the outbox tables that the engine reads.
 
-use walrelay_engine::event::{AfterPublish, Columns, OutboxTable, Route, Source};
+use std::error::Error;
+
+use walrelay_engine::event::{
+    AfterPublish, CloudEvents, Columns, Content, Format, OutboxTable, Route, Source, is_uri_reference,
+};
 use walrelay_engine::route::Template;
 
-use crate::config::{self, Config, FieldValue, OutboxConfig, Preset};
+use crate::config::{self, Config, FieldValue, MessageFormat, OutboxConfig, Preset};
 use crate::postgres::{Outbox, QualifiedTable};
 
 /// The outbox tables in the order of the configuration.
@@ -12,6 +16,7 @@ pub(super) fn outbox_tables(config: &Config) -> anyhow::Result<Vec<OutboxTable>>
     let tables = config.outbox.iter().map(|outbox| {
         let table: QualifiedTable = outbox.table.parse()?;
         Ok(OutboxTable {
+            content: content(outbox, &table)?,
             schema: table.schema,
             name: table.name,
             columns: columns(outbox),
@@ -28,6 +33,7 @@ pub(super) fn messages_table(table: &QualifiedTable, route: &Route) -> OutboxTab
         schema: table.schema.clone(),
         name: table.name.clone(),
         columns: Columns::default(),
+        content: Content::default(),
         route: route.clone(),
         after_publish: Some(AfterPublish::Keep),
     }
@@ -98,4 +104,75 @@ fn columns(outbox: &OutboxConfig) -> Columns {
         }
     }
     columns
+}
+
+/// What a table's messages look like.
+fn content(outbox: &OutboxConfig, table: &QualifiedTable) -> anyhow::Result<Content> {
+    let config = &outbox.content;
+    let event = || -> anyhow::Result<_> {
+        let source = match &config.cloudevents_source {
+            Some(source) => Template::parse(source)?,
+            None => Template::parse(&default_source(table))?,
+        };
+        let event_type = Template::parse(&config.cloudevents_type)?;
+        Ok(CloudEvents { source, event_type })
+    };
+    let headers = config
+        .headers
+        .iter()
+        .map(|(name, text)| Ok((name.to_owned(), Template::parse(text)?)));
+    Ok(Content {
+        format: match config.format {
+            MessageFormat::Payload => Format::Payload,
+            MessageFormat::CloudEventsBinary => Format::CloudEventsBinary {
+                event: event()?,
+                prefix: config.cloudevents_prefix.clone(),
+            },
+            MessageFormat::CloudEventsStructured => Format::CloudEventsStructured(event()?),
+            MessageFormat::Envelope => Format::Envelope,
+        },
+        headers: headers.collect::<anyhow::Result<_>>()?,
+    })
+}
+
+/// `/schema.table`, whatever the names are: a relay that takes over the table, or shares it, is the same source.
+fn default_source(table: &QualifiedTable) -> String {
+    let mut source = "/".to_owned();
+    for byte in format!("{}.{}", table.schema, table.name).bytes() {
+        match byte {
+            byte if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => source.push(byte.into()),
+            byte => source.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    source
+}
+
+/// Whether a text can be the template of the attribute `source`.
+pub(super) fn check_source(text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let source = Template::parse(text)?;
+    match source.as_constant() {
+        Some(source) if !is_uri_reference(source) => Err("it is no URI-reference, such as \"/orders\" or \
+             \"//shop.example.com/orders\": other characters must be percent-encoded"
+            .into()),
+        Some(_) | None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_of_a_table_is_a_uri_reference_whatever_its_name() {
+        for (name, source) in [
+            ("public.outbox_events", "/public.outbox_events"),
+            ("\"Ä b\".\"x{y\"", "/%C3%84%20b.x%7By"),
+        ] {
+            let found = default_source(&name.parse().expect("a table's name"));
+            assert_eq!(found, source);
+            assert!(check_source(&found).is_ok());
+        }
+        assert!(check_source("/a b").is_err() && check_source("").is_err() && check_source("{a").is_err());
+        assert!(check_source("/{aggregate_type}").is_ok());
+    }
 }

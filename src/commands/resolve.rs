@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use secrecy::ExposeSecret as _;
+use walrelay_engine::amqp::NameUse;
 use walrelay_engine::event::{AfterPublish, OutboxTable, Route};
 use walrelay_engine::flow::{FlowConfig, IgnoredTable, ReplayConfig};
 use walrelay_engine::marks::MarkSettings;
@@ -13,7 +14,7 @@ use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
 use super::WrongUsage;
-use super::outbox::{messages_table, outbox_tables, outboxes, route};
+use super::outbox::{check_source, messages_table, outbox_tables, outboxes, route};
 use crate::cli::ReplayArgs;
 use crate::config::{
     Agreement, AuthMechanism, Config, ConfigError, ExchangeType, FailurePolicy, OnSlotLost, Ordering,
@@ -48,11 +49,15 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("rabbitmq.management", |text| {
         Ok(Management::parse(text, "", None, &RootSource::System).map(drop)?)
     }),
-    ("rabbitmq.exchange", |text| Ok(Template::parse(text).map(drop)?)),
-    (
-        "rabbitmq.routing_key",
-        |text| Ok(Template::parse(text).map(drop)?),
-    ),
+    ("rabbitmq.exchange", check_template),
+    ("rabbitmq.routing_key", check_template),
+    ("outbox.columns.content_type", check_template),
+    ("outbox.columns.expiration", check_template),
+    ("outbox.columns.priority", check_template),
+    ("outbox.columns.correlation_id", check_template),
+    ("outbox.headers", check_template),
+    ("outbox.cloudevents.source", check_source),
+    ("outbox.cloudevents.type", check_template),
 ];
 
 /// What values of the configuration must agree on, beyond what it can know itself.
@@ -84,6 +89,7 @@ pub(super) const AGREEMENTS: &[Agreement] = &[
          (source.messages): use \"halt\", so that somebody looks for what is missing",
     )
     }),
+    ("outbox.headers", own_header),
 ];
 
 fn check<T: std::str::FromStr<Err: Error + Send + Sync + 'static>>(
@@ -91,6 +97,10 @@ fn check<T: std::str::FromStr<Err: Error + Send + Sync + 'static>>(
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     text.parse::<T>()?;
     Ok(())
+}
+
+fn check_template(text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    Ok(Template::parse(text).map(drop)?)
 }
 
 #[cfg(feature = "otel")]
@@ -102,6 +112,22 @@ fn check_otel_endpoint(endpoint: &str) -> Result<(), Box<dyn Error + Send + Sync
 #[cfg(not(feature = "otel"))]
 fn check_otel_endpoint(_endpoint: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     Err("this walrelay was built without the cargo feature otel (cargo build --features otel)".into())
+}
+
+/// Why a header that every message of a table should get cannot be such.
+fn own_header(config: &Config) -> Option<&'static str> {
+    let mut names = config
+        .outbox
+        .iter()
+        .flat_map(|outbox| outbox.content.headers.iter());
+    names.find_map(|(name, _)| match name {
+        "CC" | "BCC" => Some("outbox.headers cannot hold CC and BCC, which are lists: put them into the column of headers"),
+        name if !NameUse::of(name.as_bytes()).joins() => Some(
+            "outbox.headers cannot hold aggregate_type, aggregate_id, commit_lsn, tx_seq, backfill, replayed, replay_seq, \
+             traceparent and tracestate, which walrelay sets itself",
+        ),
+        _ => None,
+    })
 }
 
 /// PostgreSQL's side, as every command that talks to it needs it.

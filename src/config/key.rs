@@ -44,6 +44,8 @@ pub enum Kind {
     Template,
     /// Where a field of an event comes from: a column's name, `{ value = "..." }`, or "" for nowhere.
     Field,
+    /// A table of texts under names that are not ours.
+    Named,
     /// A path, relative to the current folder; never empty.
     Path,
     /// A duration in humantime's syntax ("10s", "100ms"), from `min` to `max`.

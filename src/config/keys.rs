@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::key::{Key, Kind, Presence};
 use super::rules::{
-    heartbeat, is_column, is_no_constant, is_not_absent, not_empty, publication_name, short_text, slot_name,
+    header_names, header_prefix, heartbeat, is_column, is_no_constant, is_not_absent, not_empty,
+    publication_name, short_text, slot_name,
 };
 
 /// What can be done with an event that cannot be delivered.
@@ -132,6 +133,47 @@ pub static KEYS: &[Key] = &[
         Kind::Choice(&["walrelay", "debezium"]),
         Presence::Default("walrelay"),
         "how the columns are called that outbox.columns does not name",
+    ),
+    key(
+        "outbox.format",
+        Kind::Choice(&[
+            "payload",
+            "cloudevents-binary",
+            "cloudevents-structured",
+            "envelope",
+        ]),
+        Presence::Default("payload"),
+        "what becomes of the payload: the message's body, or a part of it",
+    ),
+    Key {
+        check: Some(header_names),
+        ..key(
+            "outbox.headers",
+            Kind::Named,
+            Presence::Optional,
+            "headers of every message, by name, with columns of the event in braces",
+        )
+    },
+    Key {
+        check: Some(header_prefix),
+        ..key(
+            "outbox.cloudevents.prefix",
+            Kind::Text,
+            Presence::Default("cloudEvents:"),
+            "what the headers begin with that are attributes of a CloudEvent",
+        )
+    },
+    key(
+        "outbox.cloudevents.source",
+        Kind::Template,
+        Presence::Optional,
+        "the attribute source, a URI-reference; absent, by the table's name",
+    ),
+    key(
+        "outbox.cloudevents.type",
+        Kind::Template,
+        Presence::Default("{event_type}"),
+        "the attribute type",
     ),
     Key {
         check: Some(is_column),

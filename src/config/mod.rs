@@ -4,6 +4,7 @@
 //! with them, and makes plain values of them. Nothing here knows another module of walrelay: what a URL or a
 //! template must look like, its own module says by way of [`Sources::validators`].
 
+mod content;
 mod contradictions;
 mod env;
 mod file;
@@ -12,6 +13,7 @@ mod keys;
 mod layers;
 mod log_levels;
 mod mask;
+mod named;
 mod problem;
 mod rules;
 mod suggest;
@@ -25,11 +27,13 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+pub use content::{ContentConfig, MessageFormat};
 pub use env::{CONFIG as CONFIG_VARIABLE, PREFIX as VARIABLE_PREFIX, UnknownVariable};
 pub use key::{Key, Kind, Presence};
 pub use keys::KEYS;
 pub use layers::Settings;
 pub use log_levels::{LogLevels, NotALevel};
+pub use named::NamedTexts;
 pub use problem::{ConfigError, Origin, Problem, ProblemKind};
 pub use rules::Rule;
 pub use types::{

@@ -75,3 +75,20 @@ pub(super) fn is_no_constant(value: &Value) -> Result<(), &'static str> {
     }
     Ok(())
 }
+
+/// What headers begin with: the names of CloudEvents' attributes still have room behind it (section 4.2.5.3).
+pub(super) fn header_prefix(value: &Value) -> Result<(), &'static str> {
+    match value.text().len() {
+        1..=200 => Ok(()),
+        _ => Err("1 to 200 bytes long"),
+    }
+}
+
+/// A header's name is a short string (section 4.2.5.5).
+pub(super) fn header_names(value: &Value) -> Result<(), &'static str> {
+    let Value::Named(texts) = value else { return Ok(()) };
+    match texts.iter().all(|(name, _)| (1..=255).contains(&name.len())) {
+        true => Ok(()),
+        false => Err("headers whose names have 1 to 255 bytes"),
+    }
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use super::content::ContentConfig;
 use super::contradictions;
 use super::key::{self, Key, Presence};
 use super::keys::KEYS;
@@ -74,6 +75,8 @@ pub struct OutboxConfig {
     pub preset: Preset,
     /// What its columns are called.
     pub columns: ColumnsConfig,
+    /// What its messages look like.
+    pub content: ContentConfig,
 }
 
 /// `[outbox.columns]`: where each field comes from; `None`: as the preset has it.
@@ -341,6 +344,7 @@ impl Config {
                     priority: values.optional("outbox.columns.priority"),
                     correlation_id: values.optional("outbox.columns.correlation_id"),
                 },
+                content: ContentConfig::of(&values)?,
             })
         });
         Ok(Self {
@@ -426,17 +430,17 @@ fn missing(key: &'static Key, file: &str) -> Problem {
 }
 
 /// The settings of one table, read by path.
-struct Fields<'a> {
+pub(super) struct Fields<'a> {
     entry: &'a Entry,
     file: &'a str,
 }
 
 impl Fields<'_> {
-    fn optional<T: Field>(&self, path: &str) -> Option<T> {
+    pub(super) fn optional<T: Field>(&self, path: &str) -> Option<T> {
         self.entry.get(path).and_then(|setting| T::of(&setting.value))
     }
 
-    fn required<T: Field>(&self, path: &'static str) -> Result<T, Problem> {
+    pub(super) fn required<T: Field>(&self, path: &'static str) -> Result<T, Problem> {
         self.optional(path).ok_or_else(|| match Key::find(path) {
             Some(key) => missing(key, self.file),
             // Cannot be: a test builds the defaults, and so asks for every path.

@@ -10,6 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::key::{Key, Kind};
 use super::log_levels::LogLevels;
+use super::named::NamedTexts;
 use super::problem::ProblemKind;
 use super::suggest;
 
@@ -28,6 +29,8 @@ pub enum Value {
     Secrets(Vec<SecretString>),
     /// Of [`Kind::Field`].
     Field(FieldValue),
+    /// Of [`Kind::Named`], in the order of the names.
+    Named(NamedTexts),
     /// Of [`Kind::Path`].
     Path(PathBuf),
     /// Of [`Kind::Duration`].
@@ -103,6 +106,7 @@ impl Value {
             Kind::Password => Some(Self::Password(text.into())),
             Kind::Texts => Some(Self::listed(key, separated(text))),
             Kind::Field => FieldValue::from_text(text).map(Self::Field),
+            Kind::Named => NamedTexts::from_text(text).map(Self::Named),
             Kind::Path => (!text.is_empty()).then(|| Self::Path(text.into())),
             Kind::Duration { .. } => humantime::parse_duration(text).ok().map(Self::Duration),
             Kind::Choice(words) => words
@@ -159,6 +163,16 @@ impl Value {
             (Kind::Field, DeValue::Table(table)) => FieldValue::from_table(table)
                 .map(Self::Field)
                 .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new())),
+            (Kind::Named, DeValue::Table(table)) => NamedTexts::from_table(table)
+                .map(Self::Named)
+                .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new()))?
+                .fits(key, || described(value)),
+            (Kind::Named, other) => Err(impossible(
+                key,
+                expected(key.kind),
+                described(other),
+                String::new(),
+            )),
             (_, DeValue::String(text)) => Self::from_text(key, text),
             (_, other) => Err(impossible(
                 key,
@@ -185,6 +199,7 @@ impl Value {
             Self::Texts(_)
             | Self::Secrets(_)
             | Self::Field(_)
+            | Self::Named(_)
             | Self::Path(_)
             | Self::Duration(_)
             | Self::Size(_)
@@ -195,8 +210,14 @@ impl Value {
         }
     }
 
-    /// The texts of a list; else the one [`text`](Self::text).
+    /// The texts of a list, or of names; a field's constant; else the one [`text`](Self::text).
     pub(super) fn texts(&self) -> Vec<&str> {
+        if let Self::Field(FieldValue::Constant(text)) = self {
+            return vec![text];
+        }
+        if let Self::Named(texts) = self {
+            return texts.iter().map(|(_, text)| text).collect();
+        }
         if let Self::Texts(texts) = self {
             return texts.iter().map(String::as_str).collect();
         }
@@ -255,6 +276,7 @@ fn expected(kind: Kind) -> String {
         Kind::Text | Kind::Template | Kind::Password => "a text in quotes".to_owned(),
         Kind::Texts => "a text in quotes or a list of such".to_owned(),
         Kind::Field => "a column's name in quotes or { value = \"...\" }".to_owned(),
+        Kind::Named => "a table of names, each with a text in quotes".to_owned(),
         Kind::Path => "a path in quotes".to_owned(),
         Kind::Duration { .. } => "a duration such as \"10s\" or \"100ms\"".to_owned(),
         Kind::Size { .. } => "a size such as \"32MiB\" or a number of bytes".to_owned(),
@@ -287,6 +309,7 @@ fn range(kind: Kind) -> String {
         | Kind::Template
         | Kind::Password
         | Kind::Field
+        | Kind::Named
         | Kind::Path
         | Kind::Boolean
         | Kind::Choice(_)
@@ -305,6 +328,7 @@ fn nearest(kind: Kind, text: &str) -> String {
         | Kind::Template
         | Kind::Password
         | Kind::Field
+        | Kind::Named
         | Kind::Path
         | Kind::Duration { .. }
         | Kind::Size { .. }
@@ -366,6 +390,7 @@ pub(super) fn to_toml(value: &Value) -> String {
         Value::Field(FieldValue::Column(name)) => quoted(name),
         Value::Field(FieldValue::Constant(text)) => format!("{{ value = {} }}", quoted(text)),
         Value::Field(FieldValue::Absent) => quoted(""),
+        Value::Named(texts) => texts.to_toml(),
         Value::Path(path) => quoted(&path.to_string_lossy()),
         Value::Duration(wait) => quoted(&humantime::format_duration(*wait).to_string()),
         Value::Size(bytes) => quoted(&size_text(*bytes)),
@@ -387,7 +412,7 @@ fn listing(items: impl Iterator<Item = String>) -> String {
 }
 
 /// A basic string of TOML (<https://toml.io/en/v1.0.0#string>).
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::{Instant, timeout_at};
 use walrelay_engine::amqp::{
-    FRAME_MIN_SIZE, FieldValue, Frame, FrameKind, Method, PROTOCOL_HEADER, Table, encode,
+    FRAME_MAX, FRAME_MIN_SIZE, FieldValue, Frame, FrameKind, Method, PROTOCOL_HEADER, Table, encode,
 };
 use walrelay_engine::flow::CHANNEL;
 
@@ -17,9 +17,6 @@ use crate::credential;
 use crate::fault::Fault;
 use crate::net::tls::{self, TlsError, TlsSettings};
 use crate::net::{self, Stream, Wire};
-
-/// The largest frame we ask for, in bytes: RabbitMQ's own default, <https://www.rabbitmq.com/docs/configure>.
-const FRAME_MAX: u32 = 131_072;
 
 /// Bodies beyond this are refused by RabbitMQ's default `max_message_size`: 128 MiB up to 3.x, 16 MiB since 4.0.
 const MAX_MESSAGE_3: usize = 128 * 1024 * 1024;

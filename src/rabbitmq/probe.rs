@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use walrelay_engine::Lsn;
-use walrelay_engine::amqp::{HeaderParts, Message, MessageParts, Origin};
+use walrelay_engine::amqp::{EncodedHeaders, HeaderParts, Message, MessageParts, Origin};
 use walrelay_engine::flow::CHANNEL;
 use walrelay_engine::trace::TraceContext;
 
@@ -63,6 +63,9 @@ async fn send(link: &mut Link, exchange: &str, routing_key: &str) -> Result<Answ
         message_id: routing_key,
         message_type: "walrelay.doctor",
         content_type: "",
+        correlation_id: "",
+        expiration: "",
+        priority: None,
         timestamp: 0,
         app_id: "walrelay doctor",
         headers: HeaderParts {
@@ -74,6 +77,7 @@ async fn send(link: &mut Link, exchange: &str, routing_key: &str) -> Result<Answ
                 backfill: false,
             },
             trace: TraceContext::default(),
+            more: EncodedHeaders::default(),
         },
     };
     let message = Message::encode(&mut Vec::new(), &parts, b"")?;

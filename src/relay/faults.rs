@@ -32,7 +32,10 @@ pub(super) const fn unbound_kind(error: &Unbound) -> FaultKind {
 pub(super) const fn mapping_kind(error: &MappingError) -> FaultKind {
     match error {
         MappingError::ColumnMissing { .. } => FaultKind::ColumnMissing,
-        MappingError::TemplateColumnMissing { .. } => FaultKind::TemplateColumnMissing,
+        // The configuration is checked at the start, so there is no such template.
+        MappingError::TemplateColumnMissing { .. } | MappingError::Template { .. } => {
+            FaultKind::TemplateColumnMissing
+        }
         MappingError::PayloadType { .. } => FaultKind::PayloadType,
     }
 }

@@ -12,6 +12,10 @@ pub const FRAME_OVERHEAD: u32 = 8;
 /// (`frame-min-size`, section 4.2.3 and the constants of <https://www.rabbitmq.com/amqp-0-9-1-reference>).
 pub const FRAME_MIN_SIZE: u32 = 4096;
 
+/// The largest frame that we ask for, in bytes with overhead: RabbitMQ's own default,
+/// <https://www.rabbitmq.com/docs/configure>.
+pub const FRAME_MAX: u32 = 131_072;
+
 /// The octet behind every frame (`frame-end`, section 4.2.3).
 pub(super) const FRAME_END: u8 = 0xCE;
 
@@ -100,4 +104,21 @@ pub(super) mod header {
     pub(in crate::amqp) const TRACESTATE: &str = "tracestate";
     pub(in crate::amqp) const REPLAYED: &str = "replayed";
     pub(in crate::amqp) const REPLAY_SEQ: &str = "replay_seq";
+
+    /// Those that say what a message is and how it came about.
+    pub(in crate::amqp) const OWN: [&str; 7] = [
+        AGGREGATE_TYPE,
+        AGGREGATE_ID,
+        COMMIT_LSN,
+        TX_SEQ,
+        BACKFILL,
+        REPLAYED,
+        REPLAY_SEQ,
+    ];
+    /// Those that are passed on by themselves.
+    pub(in crate::amqp) const TRACE: [&str; 2] = [TRACEPARENT, TRACESTATE];
+
+    /// Further routing keys; at another type than an array RabbitMQ closes the channel (406), and it ignores what is no
+    /// string in it: <https://www.rabbitmq.com/docs/sender-selected>.
+    pub(in crate::amqp) const ROUTES: [&str; 2] = ["CC", "BCC"];
 }

@@ -6,6 +6,7 @@ use std::mem;
 use super::constants::{FRAME_OVERHEAD, class, header, method, property};
 use super::error::EncodeError;
 use super::frame::{FrameKind, at_least_min};
+use super::headers::EncodedHeaders;
 use super::writer::{TableWriter, frame, method_id, put_u16, put_u64, short_string, table};
 use crate::Lsn;
 use crate::trace::TraceContext;
@@ -21,8 +22,9 @@ pub struct Message {
     method_end: usize,
 }
 
-/// What a message says, but for its body. An empty `message_id`, `message_type`, `content_type` or `app_id`
-/// leaves that property out.
+/// What a message says, but for its body. An empty `message_id`, `message_type`, `content_type`, `correlation_id`,
+/// `expiration` or `app_id` leaves that property out. There is no `user_id`: at one that is not the connection's user,
+/// RabbitMQ closes the channel.
 #[derive(Debug, Clone, Copy)]
 pub struct MessageParts<'a> {
     /// The exchange, at most 255 bytes, as all texts here.
@@ -39,6 +41,12 @@ pub struct MessageParts<'a> {
     pub message_type: &'a str,
     /// The body's media type.
     pub content_type: &'a str,
+    /// What the message belongs to.
+    pub correlation_id: &'a str,
+    /// For how many milliseconds a queue keeps the message: a number in digits, of 32 bits at most.
+    pub expiration: &'a str,
+    /// The message's priority in queues that know such.
+    pub priority: Option<u8>,
     /// Seconds since 1970.
     pub timestamp: u64,
     /// The sender's name.
@@ -58,6 +66,8 @@ pub struct HeaderParts<'a> {
     pub origin: Origin,
     /// The trace that the event belongs to.
     pub trace: TraceContext<'a>,
+    /// All others, of other names.
+    pub more: EncodedHeaders<'a>,
 }
 
 /// Where a message comes from; the broker gives it back with a returned message.
@@ -184,7 +194,6 @@ impl fmt::Debug for Message {
 }
 
 impl HeaderParts<'_> {
-    /// One line for each header; more go here.
     fn write(&self, headers: &mut TableWriter<'_>) -> Result<(), EncodeError> {
         headers.text(header::AGGREGATE_TYPE, self.aggregate_type)?;
         headers.text(header::AGGREGATE_ID, self.aggregate_id)?;
@@ -207,13 +216,14 @@ impl HeaderParts<'_> {
                 if backfill {
                     headers.bool(header::BACKFILL, true)?;
                 }
-                Ok(())
             }
             Origin::Replay { seq } => {
                 headers.bool(header::REPLAYED, true)?;
-                headers.number(header::REPLAY_SEQ, seq)
+                headers.number(header::REPLAY_SEQ, seq)?;
             }
         }
+        headers.encoded(self.more.bytes());
+        Ok(())
     }
 }
 
@@ -247,6 +257,8 @@ fn append_header(out: &mut Vec<u8>, parts: &MessageParts<'_>, body_len: usize) -
     put_u64(out, u64::try_from(body_len).unwrap_or(u64::MAX));
     let texts = [
         (property::CONTENT_TYPE, parts.content_type),
+        (property::CORRELATION_ID, parts.correlation_id),
+        (property::EXPIRATION, parts.expiration),
         (property::MESSAGE_ID, parts.message_id),
         (property::TYPE, parts.message_type),
         (property::APP_ID, parts.app_id),
@@ -256,10 +268,14 @@ fn append_header(out: &mut Vec<u8>, parts: &MessageParts<'_>, body_len: usize) -
         .iter()
         .filter(|(_, text)| !text.is_empty())
         .fold(always, |flags, (flag, _)| flags | flag);
+    let flags = parts.priority.map_or(flags, |_| flags | property::PRIORITY);
     put_u16(out, flags);
     property_text(out, "content type", parts.content_type)?;
     table(out, "headers", |headers| parts.headers.write(headers))?;
     out.push(if parts.persistent { 2 } else { 1 });
+    out.extend(parts.priority);
+    property_text(out, "correlation id", parts.correlation_id)?;
+    property_text(out, "expiration", parts.expiration)?;
     property_text(out, "message id", parts.message_id)?;
     put_u64(out, parts.timestamp);
     property_text(out, "message type", parts.message_type)?;

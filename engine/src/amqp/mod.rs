@@ -18,8 +18,10 @@ mod content;
 mod envelope;
 mod error;
 mod frame;
+mod headers;
 mod message;
 mod method;
+mod numbers;
 mod reader;
 mod table;
 mod writer;
@@ -27,10 +29,11 @@ mod writer;
 #[cfg(test)]
 mod oracle;
 
-pub use constants::{FRAME_MIN_SIZE, FRAME_OVERHEAD, PROTOCOL_HEADER};
+pub use constants::{FRAME_MAX, FRAME_MIN_SIZE, FRAME_OVERHEAD, PROTOCOL_HEADER};
 pub use content::{ContentHeader, Properties, returned_key};
 pub use error::{AmqpError, EncodeError};
 pub use frame::{Frame, FrameKind};
+pub use headers::{EncodedHeaders, HeaderEntries, HeadersFault, NameUse};
 pub use message::{HeaderParts, Message, MessageParts, Origin};
 pub use method::{Close, Method, Return};
 pub use table::{FieldArray, FieldValue, Table};

@@ -6,7 +6,7 @@ use super::error::AmqpError;
 use super::reader::Reader;
 
 /// How deep tables and arrays may be nested; RabbitMQ's own nest twice (server properties, capabilities).
-const MAX_DEPTH: u8 = 16;
+pub(super) const MAX_DEPTH: u8 = 16;
 
 /// A field table: names with values (specification, section 4.2.5.5). It is checked only as far as it is
 /// read.

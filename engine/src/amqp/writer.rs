@@ -131,6 +131,11 @@ impl TableWriter<'_> {
         Ok(())
     }
 
+    /// Entries that are encoded already.
+    pub(super) fn encoded(&mut self, entries: &[u8]) {
+        self.out.extend_from_slice(entries);
+    }
+
     pub(super) fn table(
         &mut self,
         name: &'static str,
@@ -153,7 +158,7 @@ fn open_frame(out: &mut Vec<u8>, kind: FrameKind, channel: u16) {
 }
 
 /// Writes a 32-bit length and then `content`, filling the length in afterwards.
-fn with_length(
+pub(super) fn with_length(
     out: &mut Vec<u8>,
     field: &'static str,
     content: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,

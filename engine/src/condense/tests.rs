@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::event::{Columns, InvalidRow, Mapping, OutboxTable, Route};
+use crate::event::{Columns, Content, InvalidRow, Mapping, OutboxTable, Route};
 use crate::pgoutput::sample::{Cell, Row, Sample, SampleColumn, any_sample};
 use crate::pgoutput::{Message, Value};
 use crate::property;
@@ -286,6 +286,7 @@ fn with_mapping<T>(
         name: relation.name.to_owned(),
         columns: Columns::default(),
         route,
+        content: Content::default(),
         after_publish: None,
     };
     let mapping = Mapping::bind(&relation, &outbox).unwrap();

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value as Json};
 
 use super::*;
-use crate::event::{Columns, Route};
+use crate::event::{Columns, Content, Route};
 use crate::pgoutput::{Value, read_relation};
 use crate::route::Template;
 
@@ -11,6 +11,7 @@ fn table(routing_key: &str) -> OutboxTable {
         schema: SCHEMA.to_owned(),
         name: table_name("outbox"),
         columns: Columns::default(),
+        content: Content::default(),
         route: Route {
             exchange: Template::parse("{tenant}").unwrap(),
             routing_key: Template::parse(routing_key).unwrap(),

@@ -1,6 +1,6 @@
 //! Why one row cannot become a message.
 
-use crate::amqp::EncodeError;
+use crate::amqp::{EncodeError, HeadersFault};
 
 /// Why one row cannot become a message. Such a row is *invalid* and held.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,6 +58,42 @@ pub enum InvalidRow {
         /// How long it might have been, as for [`ColumnTooLarge`](Self::ColumnTooLarge).
         limit: u64,
     },
+    /// What should be headers cannot be such, or RabbitMQ would close the channel at them.
+    #[error("column \"{column}\" cannot become headers: {fault}")]
+    Headers {
+        /// The column.
+        column: String,
+        /// Why not.
+        fault: HeadersFault,
+    },
+    /// What should be a property of the message cannot be it: RabbitMQ would close the channel.
+    #[error("{from} cannot become the message's {property}: it must be {rule}")]
+    Property {
+        /// The column, or the setting.
+        from: String,
+        /// The property.
+        property: &'static str,
+        /// What it must be.
+        rule: &'static str,
+    },
+    /// What should be an attribute of the CloudEvent cannot be it.
+    #[error("the CloudEvents attribute {attribute} {fault}")]
+    Attribute {
+        /// The attribute.
+        attribute: &'static str,
+        /// Why not.
+        fault: AttributeFault,
+    },
+    /// A payload of a character type is said to be JSON and should go into a document, but is none.
+    #[error("column \"{column}\" is no JSON from byte {at} on, though its content type is {content_type}")]
+    PayloadNotJson {
+        /// The column.
+        column: String,
+        /// Bytes before the fault.
+        at: usize,
+        /// The content type.
+        content_type: String,
+    },
     /// What AMQP cannot carry, such as a routing key over 255 bytes.
     #[error(transparent)]
     Encode(#[from] EncodeError),
@@ -75,4 +111,19 @@ pub enum InvalidRow {
         /// The limit in bytes.
         limit: usize,
     },
+}
+
+/// Why a text cannot be an attribute of a CloudEvent
+/// (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AttributeFault {
+    /// It is empty.
+    #[error("is empty")]
+    Empty,
+    /// It has characters that a string must not have (section "Type System").
+    #[error("has control characters or code points that are no characters")]
+    Characters,
+    /// It is no URI-reference (RFC 3986, section 4.1).
+    #[error("is no URI-reference: a character in it must be percent-encoded")]
+    NotUriReference,
 }

@@ -1,11 +1,13 @@
 //! From a row of the outbox table to an event: columns are found by name in each Relation message.
 
 use super::columns::{Columns, Source};
+use super::content::{BoundContent, ContentScratch, MessageContent};
 use super::invalid::InvalidRow;
 use super::payload::{Payload, PayloadType};
 use super::{OutboxTable, Route};
 use crate::pgoutput::{Relation, Tuple, Value};
-use crate::route::{Bound, BoundTemplate, RenderError, Template};
+use crate::route::{Bound, BoundTemplate, RenderError, Template, TemplateError};
+use crate::timestamp::PgTimestamp;
 use crate::trace::{TraceColumns, TraceContext};
 
 /// Why a table's rows cannot become events at all: needs a person.
@@ -30,6 +32,14 @@ pub enum MappingError {
         column: String,
         /// The setting at fault.
         setting: &'static str,
+    },
+    /// What a setting gives for every event is no template.
+    #[error("the value of {setting}: {error}")]
+    Template {
+        /// The setting at fault.
+        setting: &'static str,
+        /// What is wrong with it.
+        error: TemplateError,
     },
     /// The payload's type has no text that could be a message's body.
     #[error(
@@ -58,13 +68,14 @@ pub struct Mapping {
     trace: TraceColumns,
     exchange: BoundTemplate,
     routing_key: BoundTemplate,
+    content: BoundContent,
 }
 
 /// A column that was found in a relation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct BoundColumn {
+pub(super) struct BoundColumn {
     at: usize,
-    name: String,
+    pub(super) name: String,
 }
 
 /// A field's source that was found in a relation.
@@ -131,6 +142,7 @@ impl Mapping {
             }),
             exchange: binder.template(exchange, "rabbitmq.exchange")?,
             routing_key: binder.template(routing_key, "rabbitmq.routing_key")?,
+            content: BoundContent::bind(&binder, &outbox.content)?,
         })
     }
 
@@ -190,6 +202,23 @@ impl Mapping {
         self.trace.of(row)
     }
 
+    /// What the message of a row carries beside its destination and the headers of every message. `event` is the row's, as
+    /// [`read`](Self::read) has it, `trace` as [`trace`](Self::trace) has it; `committed` is the event's time where the row
+    /// does not tell one.
+    ///
+    /// # Errors
+    /// Why the row cannot become a message.
+    pub fn content<'a>(
+        &self,
+        row: &Tuple<'a>,
+        event: &Event<'a>,
+        trace: TraceContext<'a>,
+        committed: PgTimestamp,
+        scratch: &'a mut ContentScratch,
+    ) -> Result<MessageContent<'a>, InvalidRow> {
+        self.content.read(row, event, trace, committed, scratch)
+    }
+
     /// Renders the exchange for a row into `out`, which is cleared first.
     ///
     /// # Errors
@@ -207,7 +236,7 @@ impl Mapping {
     }
 }
 
-fn render(
+pub(super) fn render(
     template: &BoundTemplate,
     row: &Tuple<'_>,
     setting: &'static str,
@@ -236,9 +265,9 @@ fn render(
 }
 
 /// Finds columns in a relation.
-struct Binder<'a> {
+pub(super) struct Binder<'a> {
     relation: &'a Relation<'a>,
-    columns: &'a Columns,
+    pub(super) columns: &'a Columns,
 }
 
 impl Binder<'_> {
@@ -273,7 +302,7 @@ impl Binder<'_> {
         })
     }
 
-    fn optional_column(
+    pub(super) fn optional_column(
         &self,
         field: &'static str,
         source: &Source,
@@ -286,7 +315,11 @@ impl Binder<'_> {
     }
 
     /// A name in a template means the event's field of this name before a column that is called so.
-    fn template(&self, template: &Template, setting: &'static str) -> Result<BoundTemplate, MappingError> {
+    pub(super) fn template(
+        &self,
+        template: &Template,
+        setting: &'static str,
+    ) -> Result<BoundTemplate, MappingError> {
         let bound = template.bind(|name| match self.columns.field(name) {
             Some(Source::Constant(text)) => Some(Bound::Constant(text)),
             Some(Source::Column(column) | Source::ColumnIfThere(column)) => {
@@ -319,6 +352,14 @@ impl BoundColumn {
     /// A column as text.
     fn text<'a>(&self, row: &Tuple<'a>) -> Result<&'a str, InvalidRow> {
         std::str::from_utf8(self.bytes(row)?).map_err(|_| InvalidRow::NotUtf8(self.name.clone()))
+    }
+
+    /// A column as text; none where it is NULL.
+    pub(super) fn optional_text<'a>(&self, row: &Tuple<'a>) -> Result<Option<&'a str>, InvalidRow> {
+        match row.value(self.at) {
+            Some(Value::Null | Value::Unchanged) | None => Ok(None),
+            Some(Value::Text(_) | Value::Binary(_) | Value::Oversized { .. }) => self.text(row).map(Some),
+        }
     }
 }
 

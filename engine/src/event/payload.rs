@@ -80,6 +80,16 @@ impl Payload<'_> {
         self.len() == 0
     }
 
+    /// A text or a document.
+    pub(super) fn utf8(&self) -> Result<&str, InvalidRow> {
+        std::str::from_utf8(self.text).map_err(|_| InvalidRow::NotUtf8(self.column.to_owned()))
+    }
+
+    /// Appends the bytes of a bytea in base64 (RFC 4648, section 4).
+    pub(super) fn append_base64(&self, out: &mut Vec<u8>) -> Result<(), InvalidRow> {
+        append_base64(self.text, out).ok_or(InvalidRow::NotHex(self.column.to_owned()))
+    }
+
     /// Appends the body: the column's text byte for byte, or the bytes of a bytea.
     ///
     /// # Errors
@@ -107,6 +117,31 @@ fn append_hex(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
     out.reserve(pairs.len());
     for [high, low] in pairs {
         out.push(hex_digit(*high)? << 4 | hex_digit(*low)?);
+    }
+    Some(())
+}
+
+/// Turns bytea's hex format into base64, three bytes at a time.
+fn append_base64(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let (pairs, rest) = text.strip_prefix(b"\\x")?.as_chunks::<2>();
+    if !rest.is_empty() {
+        return None;
+    }
+    out.reserve(pairs.len().div_ceil(3) * 4);
+    for group in pairs.chunks(3) {
+        let mut bits = 0_u32;
+        for [high, low] in group {
+            bits = bits << 8 | u32::from(hex_digit(*high)? << 4 | hex_digit(*low)?);
+        }
+        bits <<= 8 * (3 - group.len());
+        for place in 0..4 {
+            let sextet = usize::try_from(bits >> (18 - 6 * place) & 63).ok()?;
+            out.push(match place > group.len() {
+                true => b'=',
+                false => *ALPHABET.get(sextet)?,
+            });
+        }
     }
     Some(())
 }

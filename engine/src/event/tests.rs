@@ -24,10 +24,10 @@ const OUTBOX: [(&str, u32, Option<&[u8]>); 6] = [
 
 /// A table and one row of it.
 #[derive(Clone)]
-struct Table(Vec<(&'static str, u32, Cell)>);
+pub(super) struct Table(pub(super) Vec<(&'static str, u32, Cell)>);
 
 impl Table {
-    fn outbox() -> Self {
+    pub(super) fn outbox() -> Self {
         let columns = OUTBOX.iter().map(|(name, type_oid, value)| {
             let cell = value.map_or(Cell::Null, |value| Cell::Text(value.to_vec()));
             (*name, *type_oid, cell)
@@ -35,13 +35,13 @@ impl Table {
         Self(columns.collect())
     }
 
-    fn set(mut self, column: &str, cell: Cell) -> Self {
+    pub(super) fn set(mut self, column: &str, cell: Cell) -> Self {
         let found = self.0.iter_mut().find(|(name, ..)| *name == column);
         found.unwrap().2 = cell;
         self
     }
 
-    fn payload(mut self, type_oid: u32, value: &[u8]) -> Self {
+    pub(super) fn payload(mut self, type_oid: u32, value: &[u8]) -> Self {
         let found = self.0.iter_mut().find(|(name, ..)| *name == "payload");
         let (_, oid, cell) = found.unwrap();
         *oid = type_oid;
@@ -89,8 +89,18 @@ impl Table {
     }
 
     fn with_columns<T>(&self, columns: Columns, check: impl FnOnce(&Mapping, &Tuple<'_>) -> T) -> T {
+        self.with_settings(columns, Content::default(), check)
+    }
+
+    pub(super) fn with_settings<T>(
+        &self,
+        columns: Columns,
+        content: Content,
+        check: impl FnOnce(&Mapping, &Tuple<'_>) -> T,
+    ) -> T {
         let table = OutboxTable {
             columns,
+            content,
             ..outbox_table(&route("{aggregate_type}.{event_type}"))
         };
         let mapping = self.bind_as(&table).unwrap();
@@ -123,6 +133,7 @@ fn outbox_table(route: &Route) -> OutboxTable {
         name: "outbox_events".to_owned(),
         columns: Columns::default(),
         route: route.clone(),
+        content: Content::default(),
         after_publish: None,
     }
 }
@@ -134,7 +145,7 @@ fn route(routing_key: &str) -> Route {
     }
 }
 
-fn text(value: &[u8]) -> Cell {
+pub(super) fn text(value: &[u8]) -> Cell {
     Cell::Text(value.to_vec())
 }
 

@@ -21,6 +21,8 @@ pub struct Counters {
     pub unanswered: u64,
     /// Rows that cannot become a message.
     pub invalid: u64,
+    /// Headers of rows that were left out since the relay has a header of the same name.
+    pub headers_overridden: u64,
     /// Messages over which the broker closed the channel or the connection.
     pub refused: u64,
     /// Events stored as dead letters.

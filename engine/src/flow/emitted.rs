@@ -110,6 +110,7 @@ fn prepare_unreadable(
         failure: Some(Failure::Unreadable { reason }),
         // Nobody knows whose event it is.
         aggregate: 0,
+        overridden: 0,
     })
 }
 

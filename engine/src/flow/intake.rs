@@ -16,6 +16,7 @@ use crate::marks::TableNo;
 use crate::order::AggregateHash;
 use crate::pgoutput::{self, Content, Insert, Relation, Tuple};
 use crate::row::{Row, TableNames};
+use crate::timestamp::PgTimestamp;
 use crate::walsender::{Keepalive, ServerMessage, XLogData};
 use crate::window::{Admission, Failure, Located, Window};
 
@@ -355,6 +356,7 @@ impl Flow {
         prepared: Prepared,
         now: Instant,
     ) {
+        self.counters.headers_overridden += prepared.overridden;
         let seq = self.window.admit(Admission {
             key,
             transaction,
@@ -377,6 +379,8 @@ pub(super) struct Prepared {
     /// Why there is no message.
     pub(super) failure: Option<Failure>,
     pub(super) aggregate: AggregateHash,
+    /// How many of its headers were left out since the relay has such.
+    pub(super) overridden: u64,
 }
 
 /// Encodes a row, where the window has room for it.
@@ -431,21 +435,22 @@ pub(super) fn prepare(
         row: kept,
         failure,
         aggregate,
+        overridden: scratch.overridden,
     })
 }
 
 /// What a message says of its event beyond the row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stamp {
-    /// Seconds since 1970.
-    pub(super) timestamp: u64,
+    /// When it happened.
+    pub(super) time: PgTimestamp,
     pub(super) origin: Origin,
 }
 
 impl From<EventKey> for Stamp {
     fn from(key: EventKey) -> Self {
         Self {
-            timestamp: key.transaction.commit_time.unix_seconds(),
+            time: key.transaction.commit_time,
             origin: Origin::Stream {
                 commit_lsn: key.transaction.commit_lsn,
                 tx_seq: key.tx_seq,
@@ -464,9 +469,13 @@ pub(super) fn encode(
     scratch: &mut super::Scratch,
     buffer: &mut Vec<u8>,
 ) -> Result<Message, InvalidRow> {
+    scratch.overridden = 0;
     let event = mapping.read(row)?;
     mapping.render_exchange(row, &mut scratch.exchange)?;
     mapping.render_routing_key(row, &mut scratch.routing_key)?;
+    let trace = mapping.trace(row);
+    let content = mapping.content(row, &event, trace, stamp.time, &mut scratch.content)?;
+    scratch.overridden = content.overridden;
     let parts = MessageParts {
         exchange: &scratch.exchange,
         routing_key: &scratch.routing_key,
@@ -474,15 +483,19 @@ pub(super) fn encode(
         persistent: true,
         message_id: event.id,
         message_type: event.event_type,
-        content_type: event.payload.payload_type.content_type(),
-        timestamp: stamp.timestamp,
+        content_type: content.content_type,
+        correlation_id: content.correlation_id,
+        expiration: content.expiration,
+        priority: content.priority,
+        timestamp: stamp.time.unix_seconds(),
         app_id,
         headers: HeaderParts {
             aggregate_type: event.aggregate_type,
             aggregate_id: event.aggregate_id,
             origin: stamp.origin,
-            trace: mapping.trace(row),
+            trace,
+            more: content.headers,
         },
     };
-    Message::encode_with(buffer, &parts, |body| event.payload.append_to(body))
+    Message::encode_with(buffer, &parts, |body| content.append_body(body))
 }

@@ -41,7 +41,7 @@ use retries::Retries;
 use crate::Lsn;
 use crate::PgTimestamp;
 use crate::confirms::Confirms;
-use crate::event::OutboxTable;
+use crate::event::{ContentScratch, OutboxTable};
 use crate::history::History;
 use crate::hold::Hold;
 use crate::ledger::Ledger;
@@ -208,6 +208,9 @@ struct Scratch {
     aggregates: Option<RandomState>,
     exchange: String,
     routing_key: String,
+    content: ContentScratch,
+    /// How many headers of the row were left out since the relay has such.
+    overridden: u64,
     /// How many rows were encoded.
     #[cfg(test)]
     prepared: u64,

@@ -108,7 +108,7 @@ impl Replay {
     pub fn admit(&mut self, mapping: &Mapping, row: &Tuple<'_>, id: &str, timestamp: u64) {
         let seq = self.next;
         let stamp = Stamp {
-            timestamp,
+            time: PgTimestamp::from_unix_seconds(timestamp),
             origin: Origin::Replay { seq },
         };
         let mut buffer = self.window.spare_buffer();

@@ -104,7 +104,9 @@ impl StoredEvent {
         let mapping = Mapping::bind(&relation, configured).map_err(|error| match error {
             MappingError::ColumnMissing { column, .. }
             | MappingError::TemplateColumnMissing { column, .. } => Unfit::NotKept { column },
-            error @ MappingError::PayloadType { .. } => Unfit::Mapping(error),
+            error @ (MappingError::PayloadType { .. } | MappingError::Template { .. }) => {
+                Unfit::Mapping(error)
+            }
         })?;
         encode(
             &mapping,

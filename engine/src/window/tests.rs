@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Lsn;
-use crate::amqp::{HeaderParts, MessageParts, Origin};
+use crate::amqp::{EncodedHeaders, HeaderParts, MessageParts, Origin};
 use crate::event::InvalidRow;
 use crate::key::TransactionKey;
 use crate::ledger::Ledger;
@@ -39,6 +39,9 @@ pub(super) fn message(window: &mut Window, bytes: usize) -> Message {
         message_id: "",
         message_type: "",
         content_type: "",
+        correlation_id: "",
+        expiration: "",
+        priority: None,
         timestamp: 0,
         app_id: "",
         headers: HeaderParts {
@@ -50,6 +53,7 @@ pub(super) fn message(window: &mut Window, bytes: usize) -> Message {
                 backfill: false,
             },
             trace: Default::default(),
+            more: EncodedHeaders::default(),
         },
     };
     let envelope = Message::encode(&mut buffer, &parts, b"").unwrap();

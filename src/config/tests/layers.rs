@@ -33,6 +33,13 @@ fn without_anything_set_the_defaults_hold() {
             after_publish: None,
             preset: Preset::Walrelay,
             columns: ColumnsConfig::default(),
+            content: ContentConfig {
+                format: MessageFormat::Payload,
+                headers: NamedTexts::default(),
+                cloudevents_prefix: "cloudEvents:".to_owned(),
+                cloudevents_source: None,
+                cloudevents_type: "{event_type}".to_owned(),
+            },
         }]
     );
     assert_eq!(rabbitmq.exchange, "outbox");
@@ -127,6 +134,7 @@ fn every_key_reaches_the_configuration() {
     let before = format!("{:?}", loaded(URLS, &Sources::default()).config);
     for key in KEYS.iter().filter(|key| !key.secret) {
         let value = match key.kind {
+            Kind::Named => "{ \"a.b\" = \"x\", c = \"\" }",
             Kind::Text | Kind::Texts | Kind::Template | Kind::Password | Kind::Field | Kind::Path => "other",
             Kind::Duration { .. } => "4s",
             Kind::Size { .. } => "7777",

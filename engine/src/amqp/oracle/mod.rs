@@ -5,6 +5,7 @@ use amq_protocol::frame::{AMQPFrame, WriteContext, gen_frame, parse_frame};
 use super::{Frame, FrameKind};
 
 mod content;
+mod headers;
 mod inbound;
 mod outbound;
 

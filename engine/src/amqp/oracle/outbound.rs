@@ -5,11 +5,13 @@ use amq_protocol::protocol::{AMQPClass, basic, channel, confirm, connection, exc
 use amq_protocol::types::{AMQPValue, FieldTable, ShortString};
 use proptest::prelude::*;
 
+use super::headers::{json_object, table_of};
 use super::{generate, parse, payload};
 use crate::Lsn;
 use crate::amqp::encode::{self, ClientProperties};
 use crate::amqp::{
-    EncodeError, Frame, FrameKind, HeaderParts, Message, MessageParts, Origin, PROTOCOL_HEADER, returned_key,
+    EncodeError, EncodedHeaders, Frame, FrameKind, HeaderEntries, HeaderParts, Message, MessageParts,
+    NameUse, Origin, PROTOCOL_HEADER, returned_key,
 };
 use crate::trace::{TraceContext, TraceValue};
 
@@ -22,6 +24,9 @@ fn parts() -> MessageParts<'static> {
         message_id: "2f1c",
         message_type: "placed",
         content_type: "application/json",
+        correlation_id: "",
+        expiration: "",
+        priority: None,
         timestamp: 1_700_000_000,
         app_id: "walrelay",
         headers: HeaderParts {
@@ -33,6 +38,7 @@ fn parts() -> MessageParts<'static> {
                 backfill: false,
             },
             trace: TraceContext::default(),
+            more: EncodedHeaders::default(),
         },
     }
 }
@@ -177,7 +183,7 @@ fn a_text_of_more_than_255_bytes_is_refused_by_name_and_leaves_nothing_behind() 
     assert_eq!(encode::connection_open(&mut out, &fits), Ok(()));
 
     type With = fn(&str) -> MessageParts<'_>;
-    let cases: [(&'static str, With); 6] = [
+    let cases: [(&'static str, With); 8] = [
         ("exchange", |exchange| MessageParts { exchange, ..parts() }),
         ("routing key", |routing_key| MessageParts {
             routing_key,
@@ -193,6 +199,14 @@ fn a_text_of_more_than_255_bytes_is_refused_by_name_and_leaves_nothing_behind() 
         }),
         ("content type", |content_type| MessageParts {
             content_type,
+            ..parts()
+        }),
+        ("correlation id", |correlation_id| MessageParts {
+            correlation_id,
+            ..parts()
+        }),
+        ("expiration", |expiration| MessageParts {
+            expiration,
             ..parts()
         }),
         ("app id", |app_id| MessageParts { app_id, ..parts() }),
@@ -334,7 +348,8 @@ fn piece_size(frame_max: u32) -> usize {
     usize::try_from(frame_max).unwrap() - 8
 }
 
-fn assert_read_as_meant(parts: &MessageParts<'_>, body: &[u8], frame_max: u32) {
+/// `more` is what the message's further headers stand for.
+fn assert_read_as_meant(parts: &MessageParts<'_>, more: FieldTable, body: &[u8], frame_max: u32) {
     let message = Message::encode(&mut Vec::new(), parts, body).unwrap();
     assert_eq!(message.body_len(), body.len());
     assert!(message.fits(frame_max));
@@ -350,7 +365,7 @@ fn assert_read_as_meant(parts: &MessageParts<'_>, body: &[u8], frame_max: u32) {
     assert_eq!(frames[0], AMQPFrame::Method(1, method));
 
     let headers = &parts.headers;
-    let mut table = FieldTable::default();
+    let mut table = more;
     table.insert(
         "aggregate_type".into(),
         AMQPValue::LongString(headers.aggregate_type.into()),
@@ -394,8 +409,10 @@ fn assert_read_as_meant(parts: &MessageParts<'_>, body: &[u8], frame_max: u32) {
         .with_timestamp(parts.timestamp);
     // An empty text leaves its property out.
     type With = fn(basic::AMQPProperties, ShortString) -> basic::AMQPProperties;
-    let texts: [(&str, With); 4] = [
+    let texts: [(&str, With); 6] = [
         (parts.content_type, basic::AMQPProperties::with_content_type),
+        (parts.correlation_id, basic::AMQPProperties::with_correlation_id),
+        (parts.expiration, basic::AMQPProperties::with_expiration),
         (parts.message_id, basic::AMQPProperties::with_message_id),
         (parts.message_type, basic::AMQPProperties::with_type),
         (parts.app_id, basic::AMQPProperties::with_app_id),
@@ -404,6 +421,9 @@ fn assert_read_as_meant(parts: &MessageParts<'_>, body: &[u8], frame_max: u32) {
         if !text.is_empty() {
             properties = with(properties, text.into());
         }
+    }
+    if let Some(priority) = parts.priority {
+        properties = properties.with_priority(priority);
     }
     let body_size = u64::try_from(body.len()).unwrap();
     let header = AMQPContentHeader {
@@ -430,20 +450,25 @@ proptest! {
     #[test]
     fn a_message_is_read_as_meant(
         (frame_max, size) in frame_max_and_body_size(),
-        texts in prop::array::uniform8("\\PC{0,60}"),
+        texts in prop::array::uniform10("\\PC{0,60}"),
+        (object, priority) in (json_object(), any::<Option<u8>>()),
         (mandatory, persistent, replayed, backfill) in any::<(bool, bool, bool, bool)>(),
         (timestamp, lsn, tx_seq) in (any::<u64>(), any::<u64>(), 0..=u64::MAX / 2),
         first in any::<u8>(),
     ) {
-        let [exchange, routing_key, message_id, message_type, content_type, app_id, aggregate_type, aggregate_id] =
-            texts.each_ref().map(String::as_str);
+        let [
+            exchange, routing_key, message_id, message_type, content_type, correlation_id, expiration, app_id, aggregate_type,
+            aggregate_id,
+        ] = texts.each_ref().map(String::as_str);
+        let mut more = HeaderEntries::default();
+        more.object(&object.to_string(), |_| NameUse::Joins).unwrap();
         let commit_lsn = Lsn::new(lsn);
         let origin = if replayed { Origin::Replay { seq: tx_seq } } else { Origin::Stream { commit_lsn, tx_seq, backfill } };
         let trace = TraceContext {
             traceparent: TraceValue::of_column(aggregate_id.as_bytes()),
             tracestate: TraceValue::of_column(message_type.as_bytes()),
         };
-        let headers = HeaderParts { aggregate_type, aggregate_id, origin, trace };
+        let headers = HeaderParts { aggregate_type, aggregate_id, origin, trace, more: more.encoded() };
         let parts = MessageParts {
             exchange,
             routing_key,
@@ -452,11 +477,14 @@ proptest! {
             message_id,
             message_type,
             content_type,
+            correlation_id,
+            expiration,
+            priority,
             timestamp,
             app_id,
             headers,
         };
         let body: Vec<u8> = (0..=u8::MAX).cycle().skip(first.into()).take(size).collect();
-        assert_read_as_meant(&parts, &body, frame_max);
+        assert_read_as_meant(&parts, table_of(&object), &body, frame_max);
     }
 }

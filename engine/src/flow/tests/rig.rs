@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::Lsn;
 use crate::amqp::{ContentHeader, Frame, FrameKind, Method, returned_key};
-use crate::event::{AfterPublish, Columns, OutboxTable, Route};
+use crate::event::{AfterPublish, Columns, Content, OutboxTable, Route};
 use crate::flow::{Flow, FlowConfig, Intake, LogIdentity, StreamError};
 use crate::key::EventKey;
 use crate::marks::{MarkSettings, Marked};
@@ -48,6 +48,7 @@ pub(super) fn config(events: usize, bytes: usize) -> FlowConfig {
                 exchange: template("outbox"),
                 routing_key: template("{aggregate_type}.{event_type}"),
             },
+            content: Content::default(),
             after_publish: Some(AfterPublish::Keep),
         }],
         limits: WindowLimits { events, bytes },
