@@ -22,7 +22,8 @@ use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 use crate::postgres;
 use crate::postgres::rows::Filter;
 use crate::postgres::{
-    ConnectTarget, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source, StartOptions, UrlError,
+    ConnectTarget, PublicationName, QualifiedTable, RecoverOptions, Shard, SlotName, Source, StartOptions,
+    UrlError,
 };
 use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange, Management, Mechanism};
 use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings};
@@ -38,6 +39,7 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("postgres.url", check::<ConnectTarget>),
     ("postgres.slot", check::<SlotName>),
     ("postgres.publication", check::<PublicationName>),
+    ("postgres.shard", check::<Shard>),
     ("postgres.ignore_tables", check::<QualifiedTable>),
     ("outbox.table", check::<QualifiedTable>),
     ("otel.endpoint", check_otel_endpoint),
@@ -97,6 +99,7 @@ pub(super) fn database(config: &Config) -> anyhow::Result<(postgres::Connector, 
         publication: postgres.publication.parse()?,
         tables: tables.collect::<Result<_, _>>()?,
         after_publish: config.outbox.iter().map(after_publish).collect(),
+        shard: postgres.shard.as_deref().map(str::parse).transpose()?,
     };
     Ok((connector, source))
 }

@@ -13,7 +13,7 @@ use walrelay_engine::event::AfterPublish;
 use walrelay_engine::marks::{MarkBatch, Marked, TableIds};
 
 pub use notes::{Noted, drop_needless, has_notes, mark_noted};
-pub(super) use owners::{claim, release};
+pub(super) use owners::{Claims, claim, release};
 pub use tables::{Refusal, TablePlan, plan, prefix_refusal};
 
 use super::catalog::{column, position};

@@ -45,6 +45,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "settled_notes",
         sql: include_str!("../../migrations/0006_settled_notes.sql"),
     },
+    Migration {
+        version: 7,
+        name: "shards",
+        sql: include_str!("../../migrations/0007_shards.sql"),
+    },
 ];
 
 const OUTBOX_TABLE: &str = include_str!("../../migrations/outbox_table.sql");
@@ -61,19 +66,25 @@ pub fn create_table(table: &QualifiedTable) -> String {
     OUTBOX_TABLE.replace(DEFAULT_TABLE, &table.quoted())
 }
 
-/// The statement that creates the publication of `tables`.
+/// A table as it stands in a publication, with the row filter of a shard.
+#[must_use]
+pub fn member(table: &QualifiedTable, filter: Option<&str>) -> String {
+    let filter = filter.map_or_else(String::new, |filter| format!(" where {filter}"));
+    format!("{}{filter}", table.quoted())
+}
+
+/// The statement that creates the publication of these [members](member).
 #[must_use]
 pub fn create_publication(
     publication: &PublicationName,
-    tables: &[QualifiedTable],
+    members: &[String],
     via_partition_root: bool,
 ) -> String {
-    let tables: Vec<_> = tables.iter().map(QualifiedTable::quoted).collect();
     let options = format!("{DEFAULT_OPTIONS}, publish_via_partition_root = {via_partition_root}");
     // The options first: they hold no name that a later replacement could find.
     PUBLICATION
         .replace(DEFAULT_OPTIONS, &options)
-        .replace(DEFAULT_TABLE, &tables.join(", "))
+        .replace(DEFAULT_TABLE, &members.join(", "))
         .replacen(
             DEFAULT_PUBLICATION,
             &format!("publication {} ", quote_identifier(publication.as_str())),
@@ -101,10 +112,11 @@ mod tests {
     fn configured_names_are_put_in_quoted() {
         let table = "shop.\"Out\"\"box\"".parse().unwrap();
         assert!(create_table(&table).contains("create table \"shop\".\"Out\"\"box\" ("));
-        let sql = create_publication(&"My pub".parse().unwrap(), &[table, "b".parse().unwrap()], true);
+        let members = [member(&table, Some("(x)")), member(&"b".parse().unwrap(), None)];
+        let sql = create_publication(&"My pub".parse().unwrap(), &members, true);
         assert!(
             sql.ends_with(
-                "create publication \"My pub\" for table \"shop\".\"Out\"\"box\", \"public\".\"b\" \
+                "create publication \"My pub\" for table \"shop\".\"Out\"\"box\" where (x), \"public\".\"b\" \
                  with (publish = 'insert', publish_via_partition_root = true);\n"
             ),
             "{sql}"

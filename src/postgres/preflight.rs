@@ -11,10 +11,13 @@ use super::catalog::{PublicationFacts, ServerFacts, TableFacts};
 use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{PublicationName, QualifiedTable, SlotName};
+use super::shard::Shard;
 use super::slot::{self, SlotState};
 
 use checks::check_synchronous;
-pub(super) use checks::{check_membership, check_publication, check_server, check_slot, check_table};
+pub(super) use checks::{
+    check_membership, check_publication, check_server, check_sharding, check_slot, check_table,
+};
 pub use risk::Risk;
 pub(super) use risk::standby_behind;
 pub use unfit::Unfit;
@@ -30,6 +33,8 @@ pub struct Source {
     pub tables: Vec<QualifiedTable>,
     /// What becomes of their rows once published, in the same order, as far as it is configured.
     pub after_publish: Vec<Option<AfterPublish>>,
+    /// Which shard of their rows is ours; all of them without one.
+    pub shard: Option<Shard>,
 }
 
 impl Source {
@@ -62,6 +67,7 @@ pub struct Preflight {
 pub async fn preflight(session: &ControlSession, source: &Source) -> Result<Preflight, Error> {
     let server = ServerFacts::read(session).await?;
     check_server(&server)?;
+    check_sharding(&server, source.shard)?;
     check_synchronous(&server.synchronous_standby_names, session.stream_name())?;
 
     let slot = SlotState::read(session, &source.slot).await?;
@@ -76,7 +82,7 @@ pub async fn preflight(session: &ControlSession, source: &Source) -> Result<Pref
     for table in &source.tables {
         let facts = TableFacts::read(session, table, Some(&publication), server.version).await?;
         let facts = check_table(facts, table)?;
-        check_membership(&facts, table, &publication, &source.publication)?;
+        check_membership(&facts, table, &publication, &source.publication, source.shard)?;
         tables.push(facts);
     }
     let others = publication

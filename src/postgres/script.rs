@@ -3,6 +3,7 @@
 use super::grants;
 use super::migrations::{self, MIGRATIONS};
 use super::preflight::Source;
+use super::shard::Shard;
 
 /// All statements, for an administrator to run before `walrelay setup` creates the slot; with the rights of `role`, if that
 /// is given.
@@ -23,11 +24,23 @@ pub fn script(source: &Source, role: Option<&str>) -> String {
             migrations::create_table(table)
         ));
     }
+    let filter = source.shard.map(Shard::filter_of_bigint);
+    let note = match &filter {
+        Some(_) => {
+            ": the filter is for an aggregate_id of bigint; of integer it takes hashint4, of text or varchar hashtext, of \
+             uuid uuid_hash"
+        }
+        None => "",
+    };
+    let members = source.tables.iter();
+    let members: Vec<_> = members
+        .map(|table| migrations::member(table, filter.as_deref()))
+        .collect();
     // For tables that are not partitioned the option makes no difference.
     sql.push_str(&format!(
-        "\n-- publication {}\n{}",
+        "\n-- publication {}{note}\n{}",
         source.publication,
-        migrations::create_publication(&source.publication, &source.tables, true)
+        migrations::create_publication(&source.publication, &members, true)
     ));
     if let Some(role) = role {
         sql.push_str(&format!(
@@ -53,11 +66,27 @@ mod tests {
             publication: "walrelay".parse().unwrap(),
             tables: vec!["shop.\"Out box\"".parse().unwrap()],
             after_publish: Vec::new(),
+            shard: None,
         };
         let script = script(&source, Some("relay"));
         // The migrations are files of their own.
         let (_, rest) = script.split_once("\n-- table ").unwrap();
         insta::assert_snapshot!("setup_print", rest);
         assert!(script.contains("create table walrelay.backfill ("), "{script}");
+    }
+
+    #[test]
+    fn the_script_has_the_row_filter_of_a_shard() {
+        let source = Source {
+            slot: "walrelay".parse().unwrap(),
+            publication: "walrelay".parse().unwrap(),
+            tables: vec!["outbox".parse().unwrap()],
+            after_publish: Vec::new(),
+            shard: "0/2".parse().ok(),
+        };
+        let script = script(&source, None);
+        let filter = "where (pg_catalog.mod(pg_catalog.hashint8(\"aggregate_id\") & 2147483647, 2) = 0 or \"aggregate_id\" is null)";
+        assert!(script.contains(filter), "{script}");
+        assert!(script.contains("-- publication walrelay: the filter is for an aggregate_id of bigint"));
     }
 }

@@ -98,6 +98,7 @@ fn source(database: &Database) -> Result<Source> {
         publication: "walrelay".parse()?,
         tables: vec!["public.outbox_events".parse()?],
         after_publish: vec![None],
+        shard: None,
     })
 }
 

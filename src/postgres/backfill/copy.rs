@@ -13,6 +13,7 @@ use crate::postgres::control::{ControlSession, sql_error};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName, quote_identifier};
 use crate::postgres::preflight::Unfit;
+use crate::postgres::shard::{AGGREGATE_COLUMN, Shard};
 use crate::postgres::table_use::Use;
 use crate::postgres::walsender::within;
 
@@ -48,6 +49,8 @@ pub(in crate::postgres) struct Plan {
     pub(in crate::postgres) table: QualifiedTable,
     pub(in crate::postgres) due: Due,
     order: Option<String>,
+    /// The condition that a row `t` is of our shard, if there is one.
+    part: Option<String>,
     has_marks: bool,
     is_unique: bool,
 }
@@ -86,7 +89,7 @@ impl fmt::Display for Copied {
 }
 
 /// What is to be noted of a table, once it is sure that it can be. `due` is none where nobody has said: then it is those
-/// without `sent_at`, if there is such a column.
+/// without `sent_at`, if there is such a column. Only rows of the shard are, where there is one.
 ///
 /// # Errors
 /// The table cannot be backfilled ([`Unfit`]), or a query fails.
@@ -95,6 +98,7 @@ pub(in crate::postgres) async fn plan(
     name: &QualifiedTable,
     due: Option<Due>,
     order: &Order,
+    shard: Option<Shard>,
 ) -> Result<Option<Plan>, Error> {
     let Some(columns) = columns_of(session, name).await? else {
         return Ok(None);
@@ -141,6 +145,10 @@ pub(in crate::postgres) async fn plan(
         table: name.clone(),
         due,
         order,
+        part: shard.map(|shard| {
+            let aggregate = columns.column(AGGREGATE_COLUMN);
+            shard.rows(AGGREGATE_COLUMN, aggregate.map(|column| column.type_oid))
+        }),
         has_marks,
         is_unique: index == IdIndex::Unique,
     }))
@@ -268,12 +276,16 @@ fn copy_statement(plan: &Plan) -> String {
         Due::All => "true".to_owned(),
         Due::Since(_) => format!("t.{} >= $4", order.as_deref().unwrap_or("created_at")),
     };
+    let part = plan
+        .part
+        .as_ref()
+        .map_or_else(String::new, |part| format!("and {part} "));
     let ordering = order.map_or_else(|| "null".to_owned(), |order| format!("t.{order}"));
     format!(
         "insert into walrelay.backfill (slot, backfill, id, place, was_sent) \
          select $1, $3, due.id, due.place, due.was_sent from (\
          select pg_catalog.format('%s', t.id) as id, {place} as place, {was_sent} as was_sent, \
-         {ordering} as ordering from {table} t where t.id is not null and {condition} \
+         {ordering} as ordering from {table} t where t.id is not null and {condition} {part}\
          and ($4::timestamptz is null or true)) due \
          where not exists (select from walrelay.dead_letters l where l.slot = $1 and l.outbox = $2 \
          and l.event_id = due.id) \

@@ -10,6 +10,7 @@ mod publication;
 mod reach;
 mod rights;
 mod server;
+mod shards;
 mod slot;
 mod table;
 
@@ -140,6 +141,7 @@ impl Examination {
         subject.publication = publication.as_ref();
         for (number, table) in self.source.tables.iter().enumerate() {
             groups.push(table::examine(&subject, number, table).await);
+            groups.extend(shards::examine(&subject, table).await);
         }
         groups
     }

@@ -188,7 +188,9 @@ fn publication(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable
             "its partitions are listed in its place",
         ));
     }
-    group.judge("row filter", check_rows(facts, table, name), "none");
+    let shard = subject.examination.source.shard;
+    let filter = shard.map_or_else(|| "none".to_owned(), |shard| format!("that of shard {shard}"));
+    group.judge("row filter", check_rows(facts, table, name, shard), filter);
     group.judge("column list", check_column_list(facts, table, name), "none");
 }
 
@@ -204,9 +206,11 @@ async fn keeping(
         slot,
         publication,
         after_publish,
+        shard,
         ..
     } = &subject.examination.source;
     let alone = Source {
+        shard: *shard,
         slot: slot.clone(),
         publication: publication.clone(),
         tables: vec![table.clone()],

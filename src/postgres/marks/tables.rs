@@ -1,7 +1,9 @@
 //! Whether and how the rows of each table can be marked.
 
+use tokio_postgres::types::Oid;
 use walrelay_engine::event::AfterPublish;
 
+use super::owners::cell;
 use crate::fault::FaultKind;
 use crate::postgres::catalog::column;
 use crate::postgres::control::ControlSession;
@@ -9,6 +11,7 @@ use crate::postgres::error::{Error, SqlState};
 use crate::postgres::identifier::{QualifiedTable, quote_identifier};
 use crate::postgres::preflight::Source;
 use crate::postgres::settled::STORE_PRIVILEGES;
+use crate::postgres::shard::{AGGREGATE_COLUMN, overlap};
 use crate::postgres::table_use::{Grantor, Use};
 
 /// How the rows of one table are marked.
@@ -22,6 +25,8 @@ pub struct TablePlan {
     pub refusal: Option<Refusal>,
     /// The type of `id`, as SQL names it.
     pub(super) id_type: String,
+    /// The condition that a row `t` is of our shard, if there is one.
+    pub(super) part: Option<String>,
     role: String,
 }
 
@@ -151,7 +156,10 @@ async fn plan_table(
                and pg_catalog.has_column_privilege(c.oid, 'sent_at', 'update'), \
                pg_catalog.has_column_privilege(c.oid, 'id', 'select') \
                and pg_catalog.has_any_column_privilege(c.oid, 'update') and pg_catalog.has_table_privilege(c.oid, 'delete'), \
-               (select slot from walrelay.mark_owners where outbox = $3) \
+               array(select slot from walrelay.mark_owners where outbox = $3 order by slot, shard), \
+               array(select shard from walrelay.mark_owners where outbox = $3 order by slot, shard), \
+               (select g.atttypid from pg_catalog.pg_attribute g where g.attrelid = c.oid and g.attname = $4 \
+               and not g.attisdropped) \
                from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
                join pg_catalog.pg_attribute i on i.attrelid = c.oid and i.attname = 'id' and not i.attisdropped \
                left join pg_catalog.pg_attribute s on s.attrelid = c.oid and s.attname = 'sent_at' and not s.attisdropped \
@@ -162,7 +170,7 @@ async fn plan_table(
             session.role(),
             session
                 .client()
-                .query_opt(sql, &[&table.schema, &table.name, &name]),
+                .query_opt(sql, &[&table.schema, &table.name, &name, &AGGREGATE_COLUMN]),
         )
         .await?;
     let mut plan = TablePlan {
@@ -170,6 +178,7 @@ async fn plan_table(
         after_publish: AfterPublish::of(setting, false),
         refusal: None,
         id_type: String::new(),
+        part: None,
         role: session.role().to_owned(),
     };
     // The guard says what is wrong with a table that is gone.
@@ -181,13 +190,19 @@ async fn plan_table(
     let has_sent_at = flag(1)?;
     plan.id_type = column(&row, 0, FACTS.purpose)?;
     plan.after_publish = AfterPublish::of(setting, has_sent_at);
+    let aggregate: Option<Oid> = column(&row, 8, FACTS.purpose)?;
+    plan.part = source.shard.map(|shard| shard.rows(AGGREGATE_COLUMN, aggregate));
     let is_allowed = match plan.after_publish {
         AfterPublish::Keep => return Ok(plan),
         // Without the column no right to it can be missing.
         AfterPublish::Mark => !has_sent_at || flag(4)?,
         AfterPublish::Delete => flag(5)?,
     };
-    let owner: Option<String> = column(&row, 6, FACTS.purpose)?;
+    let owner = owner(
+        source,
+        column(&row, 6, FACTS.purpose)?,
+        column(&row, 7, FACTS.purpose)?,
+    );
     let table = || table.clone();
     plan.refusal = if plan.after_publish == AfterPublish::Mark && !has_sent_at {
         Some(Refusal::NoSentAt(table()))
@@ -211,6 +226,18 @@ async fn plan_table(
         None
     };
     Ok(plan)
+}
+
+/// The slot that marks the rows of our shard, or one that marks some of them.
+fn owner(source: &Source, slots: Vec<String>, shards: Vec<String>) -> Option<String> {
+    let mut owners: Vec<_> = slots
+        .into_iter()
+        .zip(shards.iter().map(|shard| cell(shard)))
+        .filter(|(_, shard)| overlap(*shard, source.shard))
+        .collect();
+    // Where another cut is on record as well, only the one of ours tells.
+    owners.sort_by_key(|(_, shard)| *shard != source.shard);
+    owners.into_iter().next().map(|(slot, _)| slot)
 }
 
 /// Whether the settled prefix cannot be stored.

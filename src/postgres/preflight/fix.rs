@@ -40,7 +40,13 @@ impl Unfit {
                 "alter table {} alter column payload type text using payload::text;",
                 table.quoted()
             ),
-            Self::ServerTooOld { .. }
+            Self::ShardMismatch { .. }
+            | Self::ShardSlotTaken { .. }
+            | Self::ShardType { .. }
+            | Self::ShardRefused { .. }
+            | Self::ShardsTooOld { .. }
+            | Self::ShardSuccession { .. }
+            | Self::ServerTooOld { .. }
             | Self::Standby
             | Self::ReadOnly
             | Self::Encoding { .. }
