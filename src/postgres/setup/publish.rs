@@ -119,7 +119,8 @@ fn refused(source: &Source, error: Error) -> Error {
         && source.shard.is_some()
         && said.sqlstate == SqlState::FEATURE_NOT_SUPPORTED
     {
-        let why = said.detail.as_ref().unwrap_or(&said.message).clone();
+        let why = said.detail.as_ref().unwrap_or(&said.message);
+        let why = why.trim_end_matches('.').to_owned();
         let column = AGGREGATE_COLUMN;
         return Unfit::ShardRefused { column, why }.into();
     }
