@@ -245,6 +245,9 @@ fault_kinds! {
     /// Nobody has said whether a new slot takes another one's place.
     ShardSuccession: Halted, "shard_succession",
         "run setup again with --backfill none or --backfill unsent (docs/scaling.md)";
+    /// A slot is to go though those that take its place start behind what it has brought (rule 25).
+    NotDrained: Halted, "not_drained",
+        "run this slot's relay until `walrelay wait --current` ends, then stop it and tear it down (docs/scaling.md)";
     /// Publication, its members or an outbox table are no longer what they were at set-up (rule 5).
     PublicationChanged: Halted, "publication_changed",
         "run `walrelay recover`; with --rescan it sends rows that are not marked as sent, which were missed perhaps";

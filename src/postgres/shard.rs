@@ -3,6 +3,7 @@
 //! The publication of each has a row filter, so the server sends each relay its own rows only. The same condition goes into
 //! what reads or marks rows of the table by SQL. The filter is understood by its text, and no other one is let pass.
 
+mod drained;
 mod readers;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use super::catalog::TableFacts;
 use super::identifier::{QualifiedTable, quote_identifier};
 use super::preflight::Unfit;
 
+pub(super) use drained::check_drained;
 pub(super) use readers::{Reader, readers};
 
 /// The column whose hash tells the shard.

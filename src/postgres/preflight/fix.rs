@@ -46,6 +46,7 @@ impl Unfit {
             | Self::ShardRefused { .. }
             | Self::ShardsTooOld { .. }
             | Self::ShardSuccession { .. }
+            | Self::NotDrained { .. }
             | Self::ServerTooOld { .. }
             | Self::Standby
             | Self::ReadOnly

@@ -1,5 +1,7 @@
 //! What is missing or does not fit, and which fault each is.
 
+use walrelay_engine::Lsn;
+
 use super::super::identifier::{PublicationName, QualifiedTable, SlotName};
 use super::super::shard::{MIN_SHARD_MAJOR, Part, Shard};
 use super::super::slot::PLUGIN;
@@ -220,6 +222,21 @@ pub enum Unfit {
         /// Which rows that one brings.
         part: Option<Shard>,
     },
+    /// A slot that goes before it has brought what lies before those that take its place.
+    #[error(
+        "the slot `{slot}` has confirmed up to {confirmed} only, and the slot `{heir}`, which brings the same rows, starts at \
+         {start}: nobody would deliver what lies between"
+    )]
+    NotDrained {
+        /// The slot.
+        slot: SlotName,
+        /// How far it has come.
+        confirmed: Lsn,
+        /// The one that takes its place.
+        heir: String,
+        /// Where that one starts.
+        start: Lsn,
+    },
     /// A column list.
     #[error("the publication `{publication}` has a column list on {table}: columns would be missed silently")]
     ColumnList {
@@ -344,6 +361,7 @@ impl Unfit {
                 FaultKind::ShardUnfit
             }
             Self::ShardSuccession { .. } => FaultKind::ShardSuccession,
+            Self::NotDrained { .. } => FaultKind::NotDrained,
         }
     }
 }

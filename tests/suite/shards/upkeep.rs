@@ -123,6 +123,27 @@ async fn r20_the_marks_of_a_shard_belong_to_one_slot_and_pass_on_at_a_teardown()
         }
     }
     assert_eq!(owners().await?, "whole ");
+
+    // It has confirmed none of the ten.
+    let output = whole.run_command(&["teardown", "--yes"]).await?;
+    ensure!(output.code() != Some(0) && output.stdout.is_empty(), "{output:?}");
+    let refusal = last_line(&output).replace(world.database.name(), "DB");
+    assert!(
+        refusal.starts_with("walrelay: the slot `whole_DB` has confirmed up to "),
+        "{refusal}"
+    );
+    for words in [
+        "only, and the slot `second_DB`, which brings the same rows, starts at",
+        "nobody would deliver what lies between",
+    ] {
+        assert!(refusal.contains(words), "{refusal}");
+    }
+    assert_eq!(owners().await?, "whole ");
+    let mut whole = whole;
+    whole.start()?;
+    let output = whole.run_command(&["wait", "--current"]).await?;
+    ensure!(output.code() == Some(0), "{output:?}");
+    stop(&mut whole).await?;
     let output = whole.run_command(&["teardown", "--yes"]).await?;
     ensure!(output.code() == Some(0), "{output:?}");
     for half in &halves {
