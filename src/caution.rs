@@ -67,6 +67,12 @@ cautions! {
     /// The guard cannot tell new tables.
     AllTables: "all_tables",
         "name the outbox tables in the publication: a row of any other table halts delivery";
+    /// Rows that no relay delivers.
+    ShardMissing: "shard_missing",
+        "set each of them up with a postgres.slot and a postgres.publication of its own, and run it: rows that are there are sent first";
+    /// Rows that two relays deliver.
+    ShardsOverlap: "shards_overlap",
+        "tear the slot down that is too many; while the number of shards is changed this is as it should be (docs/scaling.md)";
     /// Rows that could not become messages may be written.
     ColumnNullable: "column_nullable",
         "set the column not null: a row without a value in it is invalid and held";

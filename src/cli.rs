@@ -265,6 +265,12 @@ impl Cli {
                 .map(|format| ("--log-format", "log.format", format.clone()));
             sources.flags.extend(level.chain(format));
         }
+        if let Command::Setup(SetupArgs {
+            shard: Some(shard), ..
+        }) = &self.command
+        {
+            sources.flags.push(("--shard", "postgres.shard", shard.clone()));
+        }
         sources
     }
 }

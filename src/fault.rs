@@ -235,6 +235,19 @@ fault_kinds! {
     /// The publication does not publish inserts, or not all rows and columns.
     PublicationUnfit: Halted, "publication_unfit",
         "let the publication publish inserts of all rows and columns: alter publication ... set (publish = 'insert')";
+    /// The publication publishes another shard of a table than the one configured, or the slot is another shard's.
+    ShardMismatch: Halted, "shard_mismatch",
+        "set postgres.shard to what the publication publishes; a shard needs a postgres.slot and a postgres.publication of its own \
+         (docs/scaling.md)";
+    /// A table cannot be divided into shards.
+    ShardUnfit: Halted, "shard_unfit",
+        "leave postgres.shard out, or change what the error names (docs/scaling.md)";
+    /// Nobody has said whether a new slot takes another one's place.
+    ShardSuccession: Halted, "shard_succession",
+        "run setup again with --backfill none or --backfill unsent (docs/scaling.md)";
+    /// A slot is to go though those that take its place start behind what it has brought (rule 25).
+    NotDrained: Halted, "not_drained",
+        "run this slot's relay until `walrelay wait --current` ends, then stop it and tear it down (docs/scaling.md)";
     /// Publication, its members or an outbox table are no longer what they were at set-up (rule 5).
     PublicationChanged: Halted, "publication_changed",
         "run `walrelay recover`; with --rescan it sends rows that are not marked as sent, which were missed perhaps";

@@ -16,6 +16,10 @@ pub struct SetupArgs {
     /// order.
     #[arg(long, value_name = "COLUMN", value_parser = NonEmptyStringValueParser::new())]
     pub backfill_order: Option<String>,
+    /// Set up one of several relays that share the tables: the shard 1/4 is the second of four (postgres.shard, which `run`
+    /// and all other commands need as well).
+    #[arg(long, value_name = "K/N", value_parser = NonEmptyStringValueParser::new())]
+    pub shard: Option<String>,
     /// Give this role the rights that the relay needs.
     #[arg(long, value_name = "ROLE", value_parser = NonEmptyStringValueParser::new())]
     pub grant_to: Option<String>,

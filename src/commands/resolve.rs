@@ -24,8 +24,8 @@ use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 use crate::postgres;
 use crate::postgres::rows::Filter;
 use crate::postgres::{
-    ConnectTarget, MessagePrefix, Outbox, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source,
-    StartOptions, UrlError,
+    ConnectTarget, MessagePrefix, Outbox, PublicationName, QualifiedTable, RecoverOptions, Shard, SlotName,
+    Source, StartOptions, UrlError,
 };
 use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange, Management, Mechanism};
 use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings};
@@ -41,6 +41,7 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("postgres.url", check::<ConnectTarget>),
     ("postgres.slot", check::<SlotName>),
     ("postgres.publication", check::<PublicationName>),
+    ("postgres.shard", check::<Shard>),
     ("postgres.ignore_tables", check::<QualifiedTable>),
     ("source.messages.prefix", check::<MessagePrefix>),
     ("outbox.table", check::<QualifiedTable>),
@@ -144,6 +145,7 @@ pub(super) fn database(config: &Config) -> anyhow::Result<(postgres::Connector, 
         publication: postgres.publication.parse()?,
         outboxes: outboxes(config)?,
         messages: config.messages_prefix.as_deref().map(str::parse).transpose()?,
+        shard: postgres.shard.as_deref().map(str::parse).transpose()?,
     };
     Ok((connector, source))
 }

@@ -75,6 +75,12 @@ pub static KEYS: &[Key] = &[
         )
     },
     key(
+        "postgres.shard",
+        Kind::Text,
+        Presence::Optional,
+        "which shard of the tables' rows is this relay's, as in 1/4, counted from 0; without it all rows",
+    ),
+    key(
         "postgres.ignore_tables",
         Kind::Texts,
         Presence::Default(""),

@@ -52,6 +52,8 @@ pub struct PostgresConfig {
     pub slot: String,
     /// The publication: 1 to 63 bytes.
     pub publication: String,
+    /// Which shard of the tables' rows is this relay's, as `1/4`, not yet parsed; `None`: all rows.
+    pub shard: Option<String>,
     /// Tables of the publication that are no outbox, as `schema.table`, not yet parsed.
     pub ignore_tables: Vec<String>,
     /// `wal_sender_timeout` of the relay's own session; 1 s or more.
@@ -354,6 +356,7 @@ impl Config {
                 password: values.optional("postgres.password"),
                 slot: values.required("postgres.slot")?,
                 publication: values.required("postgres.publication")?,
+                shard: values.optional("postgres.shard"),
                 ignore_tables: values.required("postgres.ignore_tables")?,
                 wal_sender_timeout: values.required("postgres.wal_sender_timeout")?,
                 status_interval: values.required("postgres.status_interval")?,

@@ -7,6 +7,8 @@ use walrelay_engine::Lsn;
 use super::control::ControlSession;
 use super::error::{Error, Step};
 use super::identifier::{PublicationName, QualifiedTable};
+use super::outbox::Outbox;
+use super::shard::PublishedRows;
 use super::startup::ServerVersion;
 
 /// The server, and what our role may do.
@@ -63,8 +65,8 @@ pub struct TableFacts {
     pub logged: bool,
     /// Its columns in their order.
     pub columns: Vec<Column>,
-    /// Whether the publication has a row filter on it, or on a table above or below it in a partition tree.
-    pub row_filter: bool,
+    /// Which of its rows the publication has, by its row filter on it, or on a table above or below it in a partition tree.
+    pub published: PublishedRows,
     /// Whether the publication has a column list on it, or on a table above or below it in a partition tree.
     pub column_list: bool,
 }
@@ -170,10 +172,11 @@ impl TableFacts {
     /// A query fails.
     pub async fn read(
         session: &ControlSession,
-        table: &QualifiedTable,
+        outbox: &Outbox,
         publication: Option<&PublicationFacts>,
         version: ServerVersion,
     ) -> Result<Option<Self>, Error> {
+        let (table, aggregate_id) = (&outbox.table, outbox.aggregate_id());
         const PURPOSE: &str = "look at the outbox table";
         // All of a partition tree counts: the rows are stored in its leaves.
         let sql = "select c.oid, c.relkind::text, c.relpersistence = 'p' and not exists (select \
@@ -202,9 +205,14 @@ impl TableFacts {
                 not_null: column(row, 3, PURPOSE)?,
             })
         });
-        let (row_filter, column_list) = match publication {
-            Some(publication) if version.major >= 15 => filters(session, oid, publication.oid).await?,
-            _ => (false, false),
+        let columns: Vec<Column> = columns.collect::<Result<_, Error>>()?;
+        let aggregate = columns.iter().find(|column| column.name == aggregate_id);
+        let (published, column_list) = match publication {
+            Some(publication) if version.major >= 15 => {
+                let type_oid = aggregate.map(|column| column.type_oid);
+                filters(session, oid, publication.oid, (aggregate_id, type_oid)).await?
+            }
+            _ => (PublishedRows::All, false),
         };
         Ok(Some(Self {
             oid,
@@ -214,8 +222,8 @@ impl TableFacts {
                 _ => TableKind::Other,
             },
             logged: column(&row, 2, PURPOSE)?,
-            columns: columns.collect::<Result<_, Error>>()?,
-            row_filter,
+            columns,
+            published,
             column_list,
         }))
     }
@@ -233,10 +241,16 @@ impl TableFacts {
     }
 }
 
-/// Row filters and column lists came with 15; both drop data without a word.
-async fn filters(session: &ControlSession, table: Oid, publication: Oid) -> Result<(bool, bool), Error> {
+/// Row filters and column lists came with 15; both drop data without a word. A filter is ours only where it alone holds.
+async fn filters(
+    session: &ControlSession,
+    table: Oid,
+    publication: Oid,
+    (aggregate_id, type_oid): (&str, Option<Oid>),
+) -> Result<(PublishedRows, bool), Error> {
     const PURPOSE: &str = "look for row filters and column lists";
-    let sql = "select coalesce(bool_or(prqual is not null), false), \
+    let sql = "select pg_catalog.max(pg_catalog.pg_get_expr(prqual, prrelid)) filter (where prrelid = $1), \
+               coalesce(bool_or(prqual is not null and prrelid <> $1), false), \
                coalesce(bool_or(prattrs is not null), false) \
                from pg_catalog.pg_publication_rel where prpubid = $2 and (prrelid = $1 \
                or prrelid in (select relid from pg_catalog.pg_partition_ancestors($1)) \
@@ -244,7 +258,12 @@ async fn filters(session: &ControlSession, table: Oid, publication: Oid) -> Resu
     let row = session
         .run(PURPOSE, session.client().query_one(sql, &[&table, &publication]))
         .await?;
-    Ok((column(&row, 0, PURPOSE)?, column(&row, 1, PURPOSE)?))
+    let filter: Option<&str> = column(&row, 0, PURPOSE)?;
+    let published = match column(&row, 1, PURPOSE)? {
+        true => PublishedRows::Filtered,
+        false => PublishedRows::of_filter(filter, aggregate_id, type_oid),
+    };
+    Ok((published, column(&row, 2, PURPOSE)?))
 }
 
 /// Reads one column of a row as the type that the query gives it.

@@ -12,7 +12,7 @@ use walrelay_engine::Lsn;
 use walrelay_engine::marks::{MarkBatch, Marked, TableIds};
 
 pub use notes::{Noted, drop_needless, has_notes, mark_noted};
-pub(super) use owners::{claim, release};
+pub(super) use owners::{Claims, claim, release};
 use tables::Change;
 pub(super) use tables::plan_table;
 pub use tables::{Refusal, TablePlan, plan, prefix_refusal};

@@ -50,6 +50,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "emit",
         sql: include_str!("../../migrations/0007_emit.sql"),
     },
+    Migration {
+        version: 8,
+        name: "shards",
+        sql: include_str!("../../migrations/0008_shards.sql"),
+    },
 ];
 
 const OUTBOX_TABLE: &str = include_str!("../../migrations/outbox_table.sql");
@@ -68,17 +73,23 @@ pub fn create_table(table: &QualifiedTable) -> String {
     OUTBOX_TABLE.replace(DEFAULT_TABLE, &table.quoted())
 }
 
-/// The statement that creates the publication of `tables`, of which there may be none.
+/// A table as it stands in a publication, with the row filter of a shard.
 #[must_use]
-pub fn create_publication<'a>(
+pub fn member(table: &QualifiedTable, filter: Option<&str>) -> String {
+    let filter = filter.map_or_else(String::new, |filter| format!(" where {filter}"));
+    format!("{}{filter}", table.quoted())
+}
+
+/// The statement that creates the publication of these [members](member), of which there may be none.
+#[must_use]
+pub fn create_publication(
     publication: &PublicationName,
-    tables: impl Iterator<Item = &'a QualifiedTable>,
+    members: &[String],
     via_partition_root: bool,
 ) -> String {
-    let tables: Vec<_> = tables.map(QualifiedTable::quoted).collect();
-    let members = match tables.is_empty() {
+    let members = match members.is_empty() {
         true => String::new(),
-        false => format!("{FOR_TABLE}{} ", tables.join(", ")),
+        false => format!("{FOR_TABLE}{} ", members.join(", ")),
     };
     let options = format!("{DEFAULT_OPTIONS}, publish_via_partition_root = {via_partition_root}");
     // The options first: they hold no name that a later replacement could find.
@@ -112,16 +123,16 @@ mod tests {
     fn configured_names_are_put_in_quoted() {
         let table: QualifiedTable = "shop.\"Out\"\"box\"".parse().unwrap();
         assert!(create_table(&table).contains("create table \"shop\".\"Out\"\"box\" ("));
-        let tables = [table, "b".parse().unwrap()];
-        let sql = create_publication(&"My pub".parse().unwrap(), tables.iter(), true);
+        let members = [member(&table, Some("(x)")), member(&"b".parse().unwrap(), None)];
+        let sql = create_publication(&"My pub".parse().unwrap(), &members, true);
         assert!(
             sql.ends_with(
-                "create publication \"My pub\" for table \"shop\".\"Out\"\"box\", \"public\".\"b\" \
+                "create publication \"My pub\" for table \"shop\".\"Out\"\"box\" where (x), \"public\".\"b\" \
                  with (publish = 'insert', publish_via_partition_root = true);\n"
             ),
             "{sql}"
         );
-        let sql = create_publication(&"p".parse().unwrap(), std::iter::empty(), false);
+        let sql = create_publication(&"p".parse().unwrap(), &[], false);
         let alone =
             "create publication \"p\" with (publish = 'insert', publish_via_partition_root = false);\n";
         assert!(sql.ends_with(alone), "{sql}");

@@ -75,6 +75,11 @@ impl Outbox {
         quote_identifier(&self.columns.id)
     }
 
+    /// The column whose hash tells the shard.
+    pub(super) fn aggregate_id(&self) -> &str {
+        self.columns.aggregate_id.column().unwrap_or("aggregate_id")
+    }
+
     /// The column of the time at which a row was written, if the events are to have one.
     pub(super) fn created_at(&self) -> Option<&str> {
         self.columns.created_at.column()

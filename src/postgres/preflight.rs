@@ -11,10 +11,13 @@ use super::error::Error;
 use super::identifier::{PublicationName, QualifiedTable, SlotName};
 use super::message_prefix::MessagePrefix;
 use super::outbox::Outbox;
+use super::shard::Shard;
 use super::slot::{self, SlotState};
 
 use checks::check_synchronous;
-pub(super) use checks::{check_membership, check_publication, check_server, check_slot, check_table};
+pub(super) use checks::{
+    check_membership, check_publication, check_server, check_sharding, check_slot, check_table,
+};
 pub use risk::Risk;
 pub(super) use risk::standby_behind;
 pub use unfit::Unfit;
@@ -30,6 +33,8 @@ pub struct Source {
     pub outboxes: Vec<Outbox>,
     /// The prefix of the logical messages that are events too, if any are.
     pub messages: Option<MessagePrefix>,
+    /// Which shard of their rows is ours; all of them without one.
+    pub shard: Option<Shard>,
 }
 
 impl Source {
@@ -75,6 +80,7 @@ pub struct Preflight {
 pub async fn preflight(session: &ControlSession, source: &Source) -> Result<Preflight, Error> {
     let server = ServerFacts::read(session).await?;
     check_server(&server)?;
+    check_sharding(&server, source.shard)?;
     check_synchronous(&server.synchronous_standby_names, session.stream_name())?;
 
     let slot = SlotState::read(session, &source.slot).await?;
@@ -88,9 +94,9 @@ pub async fn preflight(session: &ControlSession, source: &Source) -> Result<Pref
     let mut tables = Vec::with_capacity(source.outboxes.len());
     for outbox in &source.outboxes {
         let table = &outbox.table;
-        let facts = TableFacts::read(session, table, Some(&publication), server.version).await?;
+        let facts = TableFacts::read(session, outbox, Some(&publication), server.version).await?;
         let facts = check_table(facts, outbox)?;
-        check_membership(&facts, table, &publication, &source.publication)?;
+        check_membership(&facts, table, &publication, &source.publication, source.shard)?;
         tables.push(facts);
     }
     let others = publication

@@ -16,7 +16,7 @@ use super::error::Error;
 use super::guard::{self, Mismatch};
 use super::marks;
 use super::preflight::{
-    Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
+    Source, Unfit, check_membership, check_publication, check_server, check_sharding, check_slot, check_table,
 };
 use super::report::{Outcome, SetupReport};
 use super::setup;
@@ -68,6 +68,7 @@ pub async fn recover(
 pub async fn lost(session: &ControlSession, source: &Source) -> Result<Option<Unfit>, Error> {
     let server = ServerFacts::read(session).await?;
     check_server(&server)?;
+    check_sharding(&server, source.shard)?;
     let slot = SlotState::read(session, &source.slot).await?;
     match check_slot(slot, &source.slot, &server.database) {
         Ok(_) if backfill::was_interrupted(session, &source.slot).await? == Some(true) => {
@@ -103,9 +104,9 @@ async fn keep(
     let publication = check_publication(publication, &source.publication)?;
     for outbox in &source.outboxes {
         let table = &outbox.table;
-        let facts = TableFacts::read(session, table, Some(&publication), server.version).await?;
+        let facts = TableFacts::read(session, outbox, Some(&publication), server.version).await?;
         let facts = check_table(facts, outbox)?;
-        check_membership(&facts, table, &publication, &source.publication)?;
+        check_membership(&facts, table, &publication, &source.publication, source.shard)?;
     }
     // An interrupted set-up is made anew by another one.
     backfill::noted(session, &source.slot).await?;
@@ -237,7 +238,7 @@ async fn plan(
                 })?)
             }
         };
-        plans.extend(backfill::plan(session, outbox, Some(due), &options.order).await?);
+        plans.extend(backfill::plan(session, outbox, Some(due), &options.order, source.shard).await?);
     }
     Ok(plans)
 }

@@ -23,11 +23,23 @@ pub fn script(source: &Source, role: Option<&str>) -> String {
             migrations::create_table(table)
         ));
     }
+    let note = match &source.shard {
+        Some(_) => {
+            ": the filter is for an aggregate_id of bigint; of integer it takes hashint4, of text or varchar hashtext, of \
+             uuid uuid_hash"
+        }
+        None => "",
+    };
+    let members = source.outboxes.iter().map(|outbox| {
+        let filter = source.shard.map(|shard| shard.filter_of_bigint(outbox));
+        migrations::member(&outbox.table, filter.as_deref())
+    });
+    let members: Vec<_> = members.collect();
     // For tables that are not partitioned the option makes no difference.
     sql.push_str(&format!(
-        "\n-- publication {}\n{}",
+        "\n-- publication {}{note}\n{}",
         source.publication,
-        migrations::create_publication(&source.publication, source.tables(), true)
+        migrations::create_publication(&source.publication, &members, true)
     ));
     if let Some(role) = role {
         sql.push_str(&format!(
@@ -55,11 +67,27 @@ mod tests {
             publication: "walrelay".parse().unwrap(),
             outboxes: vec!["shop.\"Out box\"".parse::<QualifiedTable>().unwrap().into()],
             messages: None,
+            shard: None,
         };
         let script = script(&source, Some("relay"));
         // The migrations are files of their own.
         let (_, rest) = script.split_once("\n-- table ").unwrap();
         insta::assert_snapshot!("setup_print", rest);
         assert!(script.contains("create table walrelay.backfill ("), "{script}");
+    }
+
+    #[test]
+    fn the_script_has_the_row_filter_of_a_shard() {
+        let source = Source {
+            slot: "walrelay".parse().unwrap(),
+            publication: "walrelay".parse().unwrap(),
+            outboxes: vec!["outbox".parse::<QualifiedTable>().unwrap().into()],
+            messages: None,
+            shard: "0/2".parse().ok(),
+        };
+        let script = script(&source, None);
+        let filter = "where (pg_catalog.mod(pg_catalog.hashint8(\"aggregate_id\") & 2147483647, 2) = 0 or \"aggregate_id\" is null)";
+        assert!(script.contains(filter), "{script}");
+        assert!(script.contains("-- publication walrelay: the filter is for an aggregate_id of bigint"));
     }
 }

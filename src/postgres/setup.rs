@@ -1,27 +1,31 @@
 //! `setup`: what it creates, in which order, and what it reports.
 
+mod publish;
 mod rights;
+mod succession;
 
 use tokio_postgres::types::Oid;
 
 use super::advisory;
 use super::backfill::{self, Due, Order, Plan};
-use super::catalog::{PublicationFacts, ServerFacts, TableFacts, TableKind, column};
+use super::catalog::{ServerFacts, TableFacts, column};
 use super::connect::Connector;
 use super::control::{ControlSession, bounded};
 use super::error::{Error, Step};
 use super::grants;
 use super::guard::{self, Difference, Mismatch};
-use super::identifier::{QualifiedTable, quote_identifier};
+use super::identifier::QualifiedTable;
 use super::marks;
 use super::migrations::{self, MIGRATIONS};
 use super::outbox::Outbox;
-use super::preflight::{
-    Source, Unfit, check_membership, check_publication, check_server, check_slot, check_table,
-};
+use super::preflight::{Source, Unfit, check_server, check_sharding, check_slot, check_table};
 use super::report::{Outcome, SetupReport};
 use super::slot::{self, SlotState};
 use super::state::{Author, Baseline, Loaded, MemberKind};
+
+use publish::Published;
+pub(super) use publish::publish_tables;
+use succession::Heir;
 
 /// How a report names the baseline.
 const BASELINE: &str = "baseline of publication and tables";
@@ -86,6 +90,7 @@ async fn setup_locked(
     let mut report = SetupReport::default();
     let server = ServerFacts::read(session).await?;
     check_server(&server)?;
+    check_sharding(&server, source.shard)?;
     if let Some(role) = &options.grant_to {
         grants::check_role(session, role).await?;
     }
@@ -102,6 +107,9 @@ async fn setup_locked(
     }
 
     migrate(session, &mut report).await?;
+    if exists {
+        succession::check_slot_is_free(session, source).await?;
+    }
     if exists && backfill::was_interrupted(session, &source.slot).await? == Some(true) {
         if let unfit @ Unfit::RecoveryInterrupted { .. } =
             backfill::interrupted(session, &source.slot).await?
@@ -121,7 +129,8 @@ async fn setup_locked(
     let made = create_tables(session, source, &server, &mut report).await?;
     let published = publish_tables(session, source, &server, &mut report).await?;
     let is_old = |table: &QualifiedTable| !made.contains(table);
-    for (table, owner) in marks::claim(session, source, &server).await? {
+    let claims = marks::claim(session, source, &server).await?;
+    for (table, owner) in &claims.taken {
         report.warnings.push(format!(
             "the rows of table {table} were marked by slot {owner}, which is gone: they are slot {}'s now",
             source.slot
@@ -135,7 +144,8 @@ async fn setup_locked(
             .iter()
             .filter(|outbox| is_added(&outbox.table))
             .collect();
-        let plans = plan_all(session, &added, options).await?;
+        let heir = Heir::new(session, source, &server, &claims);
+        let plans = plan_all(&heir, &added, options, &mut report).await?;
         for plan in &plans {
             let position = streams_from.unwrap_or_default();
             let copied = backfill::copy(session, &source.slot, plan, position).await?;
@@ -163,7 +173,8 @@ async fn setup_locked(
         .iter()
         .filter(|outbox| is_old(&outbox.table))
         .collect();
-    let plans = plan_all(session, &old, options).await?;
+    let heir = Heir::new(session, source, &server, &claims);
+    let plans = plan_all(&heir, &old, options, &mut report).await?;
     begin_slot(session, source, Author::Setup).await?;
     report.push(BASELINE.to_owned(), Outcome::Created);
     grant(session, source, options, &mut report).await?;
@@ -218,13 +229,16 @@ pub(super) async fn begin_slot(
 
 /// What is to be noted of each of the tables.
 async fn plan_all(
-    session: &ControlSession,
+    heir: &Heir<'_>,
     outboxes: &[&Outbox],
     options: &SetupOptions,
+    report: &mut SetupReport,
 ) -> Result<Vec<Plan>, Error> {
     let mut plans = Vec::new();
     for outbox in outboxes {
-        plans.extend(backfill::plan(session, outbox, options.due, &options.order).await?);
+        let due = heir.due(outbox, options.due, report).await?;
+        let shard = heir.source.shard;
+        plans.extend(backfill::plan(heir.session, outbox, due, &options.order, shard).await?);
     }
     Ok(plans)
 }
@@ -335,7 +349,7 @@ async fn create_tables(
     let mut made = Vec::new();
     for outbox in &source.outboxes {
         let table = &outbox.table;
-        let facts = TableFacts::read(session, table, None, server.version).await?;
+        let facts = TableFacts::read(session, outbox, None, server.version).await?;
         let outcome = if facts.is_some() {
             check_table(facts, outbox)?;
             Outcome::Found
@@ -402,87 +416,4 @@ fn is_own(difference: &Difference, added: &[Oid]) -> bool {
         return member.kind == MemberKind::Table && added.contains(&member.object);
     }
     matches!(difference, Difference::TableNew(_))
-}
-
-/// What [`publish_tables`] did.
-pub(super) struct Published {
-    /// Whether the publication is new.
-    is_new: bool,
-    /// The tables added to a publication that existed.
-    added: Vec<QualifiedTable>,
-    /// Those in it that are not configured.
-    others: Vec<QualifiedTable>,
-}
-
-/// Creates the publication, or adds the tables that it lacks.
-pub(super) async fn publish_tables(
-    session: &ControlSession,
-    source: &Source,
-    server: &ServerFacts,
-    report: &mut SetupReport,
-) -> Result<Published, Error> {
-    let what = format!("publication {}", source.publication);
-    let mut facts = PublicationFacts::read(session, &source.publication).await?;
-    let mut changed = false;
-    if facts.is_none() {
-        let mut via_root = false;
-        for table in source.tables() {
-            let facts = TableFacts::read(session, table, None, server.version).await?;
-            via_root |= facts.is_some_and(|facts| facts.kind == TableKind::Partitioned);
-        }
-        let sql = migrations::create_publication(&source.publication, source.tables(), via_root);
-        session
-            .run("create the publication", session.client().batch_execute(&sql))
-            .await?;
-        facts = PublicationFacts::read(session, &source.publication).await?;
-        changed = true;
-        report.push(what.clone(), Outcome::Created);
-    }
-    let mut publication = check_publication(facts, &source.publication)?;
-
-    let mut added = Vec::new();
-    for outbox in &source.outboxes {
-        let table = &outbox.table;
-        let facts = TableFacts::read(session, table, Some(&publication), server.version).await?;
-        let facts = check_table(facts, outbox)?;
-        match check_membership(&facts, table, &publication, &source.publication) {
-            Err(Unfit::NotPublished { .. }) => {
-                // A row that is being written now would be in neither scan nor stream (R7).
-                let lock = format!("lock table {} in share mode", table.quoted());
-                let purpose = "wait for writers of the table to end";
-                session
-                    .run(purpose, session.client().batch_execute(&lock))
-                    .await?;
-                let name = quote_identifier(source.publication.as_str());
-                let sql = format!("alter publication {name} add table {}", table.quoted());
-                let purpose = "add the table to the publication";
-                session.run(purpose, session.client().batch_execute(&sql)).await?;
-                let again = PublicationFacts::read(session, &source.publication).await?;
-                publication = check_publication(again, &source.publication)?;
-                check_membership(&facts, table, &publication, &source.publication)?;
-                added.push(table.clone());
-            }
-            other => other?,
-        }
-    }
-    if !added.is_empty() {
-        report.push(what, Outcome::Changed);
-    } else if !changed {
-        report.push(what, Outcome::Found);
-    }
-    let others: Vec<_> = publication
-        .tables
-        .into_iter()
-        .filter(|table| !source.has_table(table))
-        .collect();
-    report.warnings.extend(others.iter().map(|table| {
-        format!(
-            "the publication also lists {table}, which is no configured outbox: a row of it halts the relay"
-        )
-    }));
-    Ok(Published {
-        is_new: changed,
-        added,
-        others,
-    })
 }

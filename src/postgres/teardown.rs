@@ -10,6 +10,7 @@ use super::identifier::quote_identifier;
 use super::marks;
 use super::preflight::{Source, Unfit};
 use super::report::{Outcome, SetupStep};
+use super::shard;
 use super::slot::{self, SlotState};
 
 /// Drops the slot and the publication, so that no slot is left behind that fills the disk. The outbox tables
@@ -18,7 +19,8 @@ use super::slot::{self, SlotState};
 /// `tell` is told each step once it is done for good.
 ///
 /// # Errors
-/// The role may not do all of it ([`Unfit::MayNotTearDown`]), or a process streams from the slot (fault `slot_in_use`):
+/// The role may not do all of it ([`Unfit::MayNotTearDown`]), slots that take this one's place start behind what it has brought
+/// ([`Unfit::NotDrained`]), or a process streams from the slot (fault `slot_in_use`):
 /// nothing has changed then.
 pub async fn teardown(
     connector: &Connector,
@@ -39,7 +41,13 @@ async fn teardown_locked(
     advisory::lock(session).await?;
     let server = ServerFacts::read(session).await?;
     check_rights(session, source, &server).await?;
-    let has_slot = SlotState::read(session, &source.slot).await?.is_some();
+    let slot = SlotState::read(session, &source.slot).await?;
+    let has_slot = slot.is_some();
+    if let Some(confirmed) = slot.and_then(|slot| slot.confirmed_flush_lsn)
+        && backfill::was_interrupted(session, &source.slot).await? == Some(false)
+    {
+        shard::check_drained(session, source, &server, confirmed).await?;
+    }
     let has_publication = PublicationFacts::read(session, &source.publication)
         .await?
         .is_some();

@@ -55,6 +55,7 @@ mod security;
 mod set_back;
 mod setup;
 mod setup_rights;
+mod shards;
 mod shop;
 mod shutdown;
 mod skip_command;

@@ -98,6 +98,7 @@ fn source(database: &Database) -> Result<Source> {
         publication: "walrelay".parse()?,
         outboxes: vec!["public.outbox_events".parse::<QualifiedTable>()?.into()],
         messages: None,
+        shard: None,
     })
 }
 

@@ -14,6 +14,7 @@ use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::{QualifiedTable, SlotName, quote_identifier};
 use crate::postgres::outbox::{Marks, Outbox};
 use crate::postgres::preflight::Unfit;
+use crate::postgres::shard::Shard;
 use crate::postgres::table_use::Use;
 use crate::postgres::walsender::within;
 
@@ -52,6 +53,8 @@ pub(in crate::postgres) struct Plan {
     id: String,
     order: Option<String>,
     marks: Option<Marks>,
+    /// The condition that a row `t` is of our shard, if there is one.
+    part: Option<String>,
     is_unique: bool,
 }
 
@@ -89,7 +92,7 @@ impl fmt::Display for Copied {
 }
 
 /// What is to be noted of a table, once it is sure that it can be. `due` is none where nobody has said: then it is those
-/// without a mark, if rows can have one.
+/// without a mark, if rows can have one. Only rows of the shard are, where there is one.
 ///
 /// # Errors
 /// The table cannot be backfilled ([`Unfit`]), or a query fails.
@@ -98,6 +101,7 @@ pub(in crate::postgres) async fn plan(
     outbox: &Outbox,
     due: Option<Due>,
     order: &Order,
+    shard: Option<Shard>,
 ) -> Result<Option<Plan>, Error> {
     let name = &outbox.table;
     let Some(columns) = columns_of(session, name).await? else {
@@ -154,6 +158,10 @@ pub(in crate::postgres) async fn plan(
         id: outbox.id(),
         order,
         marks,
+        part: shard.map(|shard| {
+            let aggregate = columns.column(outbox.aggregate_id());
+            shard.rows(outbox.aggregate_id(), aggregate.map(|column| column.type_oid))
+        }),
         is_unique: index == IdIndex::Unique,
     }))
 }
@@ -285,12 +293,16 @@ fn copy_statement(plan: &Plan) -> String {
             None => "false".to_owned(),
         },
     };
+    let part = plan
+        .part
+        .as_ref()
+        .map_or_else(String::new, |part| format!("and {part} "));
     let ordering = order.map_or_else(|| "null".to_owned(), |order| format!("t.{order}"));
     format!(
         "insert into walrelay.backfill (slot, backfill, id, place, was_sent) \
          select $1, $3, due.id, due.place, due.was_sent from (\
          select pg_catalog.format('%s', t.{id}) as id, {place} as place, {was_sent} as was_sent, \
-         {ordering} as ordering from {table} t where t.{id} is not null and {condition} \
+         {ordering} as ordering from {table} t where t.{id} is not null and {condition} {part}\
          and ($4::timestamptz is null or true)) due \
          where not exists (select from walrelay.dead_letters l where l.slot = $1 and l.outbox = $2 \
          and l.event_id = due.id) \

@@ -11,6 +11,7 @@ mod publication;
 mod reach;
 mod rights;
 mod server;
+mod shards;
 mod slot;
 mod table;
 
@@ -141,6 +142,7 @@ impl Examination {
         subject.publication = publication.as_ref();
         for outbox in &self.source.outboxes {
             groups.push(table::examine(&subject, outbox).await);
+            groups.extend(shards::examine(&subject, outbox).await);
         }
         if let Some(prefix) = &self.source.messages {
             groups.push(messages::examine(&subject, prefix).await);

@@ -49,7 +49,7 @@ pub(super) async fn examine(subject: &Subject<'_>, outbox: &Outbox) -> Group {
 async fn look(subject: &Subject<'_>, outbox: &Outbox, group: &mut Group) -> Result<(), Error> {
     let table = &outbox.table;
     let version = subject.server.version;
-    let facts = TableFacts::read(subject.session, table, subject.publication, version).await?;
+    let facts = TableFacts::read(subject.session, outbox, subject.publication, version).await?;
     let facts = match check_presence(facts, table) {
         Ok(facts) => facts,
         Err(unfit) => {
@@ -184,7 +184,9 @@ fn publication(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable
             "its partitions are listed in its place",
         ));
     }
-    group.judge("row filter", check_rows(facts, table, name), "none");
+    let shard = subject.examination.source.shard;
+    let filter = shard.map_or_else(|| "none".to_owned(), |shard| format!("that of shard {shard}"));
+    group.judge("row filter", check_rows(facts, table, name, shard), filter);
     group.judge("column list", check_column_list(facts, table, name), "none");
 }
 
@@ -198,7 +200,7 @@ async fn keeping(
     let marks = outbox.marks(|name| facts.has_column(name));
     let set = marks.map_or_else(Vec::new, |marks| marks.columns);
     let mut after = None;
-    match marks::plan_table(subject.session, &subject.examination.source.slot, outbox).await {
+    match marks::plan_table(subject.session, &subject.examination.source, outbox).await {
         Err(error) => group.push(error_finding("marks", &error)),
         Ok(plan) => {
             after = Some(plan.after_publish);

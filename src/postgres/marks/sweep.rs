@@ -127,10 +127,15 @@ pub async fn sweep(
     let full = |xmin: &str| format!("($1 - ((($1 & 4294967295) - {xmin}::text::bigint) & 4294967295))");
     let (xid, attached) = (full("t.xmin"), full("i.xmin"));
     let Range { start, end } = blocks;
+    // What is of another shard, the slot has not brought.
+    let part = plan
+        .part
+        .as_ref()
+        .map_or_else(String::new, |part| format!("and {part} "));
     let sql = format!(
         "with due as materialized (select t.tableoid as o, t.ctid as c from {table} t \
          where t.ctid >= '({start},0)'::tid and t.ctid < '({end},0)'::tid and {unsent} \
-         and {xid} >= $2 and {xid} < $3 and t.{created_at} >= $4 and pg_catalog.concat(t.{id}) <> '' \
+         {part}and {xid} >= $2 and {xid} < $3 and t.{created_at} >= $4 and pg_catalog.concat(t.{id}) <> '' \
          and {xid} > coalesce((select max({attached}) from pg_catalog.pg_inherits i \
          where i.inhrelid in (select relid from pg_catalog.pg_partition_ancestors(t.tableoid))), 0) \
          and pg_catalog.concat(t.{id}) not in (select event_id from walrelay.dead_letters \

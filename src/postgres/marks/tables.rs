@@ -1,16 +1,18 @@
 //! Whether and how the rows of each table can be marked.
 
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{Oid, ToSql};
 use walrelay_engine::event::AfterPublish;
 
+use super::owners::cell;
 use crate::fault::FaultKind;
 use crate::postgres::catalog::column;
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::{Error, SqlState};
-use crate::postgres::identifier::{QualifiedTable, SlotName, quote_identifier};
+use crate::postgres::identifier::{QualifiedTable, quote_identifier};
 use crate::postgres::outbox::{Marks, Outbox};
 use crate::postgres::preflight::Source;
 use crate::postgres::settled::STORE_PRIVILEGES;
+use crate::postgres::shard::overlap;
 use crate::postgres::table_use::{Grantor, Use};
 
 /// How the rows of one table are marked.
@@ -26,6 +28,8 @@ pub struct TablePlan {
     pub(super) id_type: String,
     /// How rows show that they are sent, if they can.
     pub(super) marks: Option<Marks>,
+    /// The condition that a row `t` is of our shard, if there is one.
+    pub(super) part: Option<String>,
     role: String,
 }
 
@@ -180,18 +184,18 @@ fn name_grant(error: Error, grant: impl FnOnce() -> String) -> Error {
 pub async fn plan(session: &ControlSession, source: &Source) -> Result<Vec<TablePlan>, Error> {
     let mut plans = Vec::with_capacity(source.outboxes.len());
     for outbox in &source.outboxes {
-        plans.push(plan_table(session, &source.slot, outbox).await?);
+        plans.push(plan_table(session, source, outbox).await?);
     }
     Ok(plans)
 }
 
-/// As [`plan`], of one table of the slot.
+/// As [`plan`], of one table.
 ///
 /// # Errors
 /// As [`plan`].
 pub(in crate::postgres) async fn plan_table(
     session: &ControlSession,
-    slot: &SlotName,
+    source: &Source,
     outbox: &Outbox,
 ) -> Result<TablePlan, Error> {
     const FACTS: Use = Use::own("look whether rows can be marked", "select", &["mark_owners"]);
@@ -204,18 +208,22 @@ pub(in crate::postgres) async fn plan_table(
                and pg_catalog.has_column_privilege(c.oid, s.attnum, 'update'), \
                pg_catalog.has_column_privilege(c.oid, $4, 'select') \
                and pg_catalog.has_any_column_privilege(c.oid, 'update') and pg_catalog.has_table_privilege(c.oid, 'delete'), \
-               (select slot from walrelay.mark_owners where outbox = $3) \
+               array(select slot from walrelay.mark_owners where outbox = $3 order by slot, shard), \
+               array(select shard from walrelay.mark_owners where outbox = $3 order by slot, shard), \
+               (select g.atttypid from pg_catalog.pg_attribute g where g.attrelid = c.oid and g.attname = $6 \
+               and not g.attisdropped) \
                from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
                join pg_catalog.pg_attribute i on i.attrelid = c.oid and i.attname = $4 and not i.attisdropped \
                left join pg_catalog.pg_attribute s on s.attrelid = c.oid and s.attname = $5 and not s.attisdropped \
                where n.nspname = $1 and c.relname = $2";
     let (table, name) = (&outbox.table, outbox.table.to_string());
-    let parameters: [&(dyn ToSql + Sync); 5] = [
+    let parameters: [&(dyn ToSql + Sync); 6] = [
         &table.schema,
         &table.name,
         &name,
         &outbox.columns.id,
         &outbox.sent_at(),
+        &outbox.aggregate_id(),
     ];
     let row = FACTS
         .run(session.role(), session.client().query_opt(sql, &parameters))
@@ -226,6 +234,7 @@ pub(in crate::postgres) async fn plan_table(
         refusal: None,
         id_type: String::new(),
         marks: None,
+        part: None,
         role: session.role().to_owned(),
     };
     // The guard says what is wrong with a table that is gone.
@@ -238,13 +247,21 @@ pub(in crate::postgres) async fn plan_table(
     plan.id_type = column(&row, 0, FACTS.purpose)?;
     plan.marks = outbox.marks(|_| has_sent_at);
     plan.after_publish = AfterPublish::of(outbox.after_publish, plan.marks.is_some());
+    let aggregate: Option<Oid> = column(&row, 8, FACTS.purpose)?;
+    plan.part = source
+        .shard
+        .map(|shard| shard.rows(outbox.aggregate_id(), aggregate));
     let is_allowed = match plan.after_publish {
         AfterPublish::Keep => return Ok(plan),
         // Without the column no right to it can be missing.
         AfterPublish::Mark => plan.marks.is_none() || flag(4)?,
         AfterPublish::Delete => flag(5)?,
     };
-    let owner: Option<String> = column(&row, 6, FACTS.purpose)?;
+    let owner = owner(
+        source,
+        column(&row, 6, FACTS.purpose)?,
+        column(&row, 7, FACTS.purpose)?,
+    );
     let table = || table.clone();
     plan.refusal = if plan.after_publish == AfterPublish::Mark && plan.marks.is_none() {
         Some(Refusal::NoSentAt {
@@ -256,7 +273,7 @@ pub(in crate::postgres) async fn plan_table(
             table: table(),
             id: outbox.columns.id.clone(),
         })
-    } else if let Some(owner) = owner.clone().filter(|owner| owner != slot.as_str()) {
+    } else if let Some(owner) = owner.clone().filter(|owner| owner != source.slot.as_str()) {
         Some(Refusal::Owned {
             table: table(),
             owner,
@@ -274,6 +291,18 @@ pub(in crate::postgres) async fn plan_table(
         None
     };
     Ok(plan)
+}
+
+/// The slot that marks the rows of our shard, or one that marks some of them.
+fn owner(source: &Source, slots: Vec<String>, shards: Vec<String>) -> Option<String> {
+    let mut owners: Vec<_> = slots
+        .into_iter()
+        .zip(shards.iter().map(|shard| cell(shard)))
+        .filter(|(_, shard)| overlap(*shard, source.shard))
+        .collect();
+    // Where another cut is on record as well, only the one of ours tells.
+    owners.sort_by_key(|(_, shard)| *shard != source.shard);
+    owners.into_iter().next().map(|(slot, _)| slot)
 }
 
 /// Whether the settled prefix cannot be stored.

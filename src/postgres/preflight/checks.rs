@@ -6,6 +6,7 @@ use walrelay_engine::event::PayloadType;
 use super::super::catalog::{PublicationFacts, ServerFacts, TableFacts, TableKind};
 use super::super::identifier::{PublicationName, QualifiedTable, SlotName};
 use super::super::outbox::Outbox;
+use super::super::shard::{MIN_SHARD_MAJOR, PublishedRows, Shard};
 use super::super::slot::{PLUGIN, SlotState};
 use super::super::startup::MIN_SERVER_MAJOR;
 use super::super::synchronous;
@@ -175,16 +176,17 @@ pub(in crate::postgres) fn check_payload(facts: &TableFacts, outbox: &Outbox) ->
     }
 }
 
-/// A table must be published whole and under its own name.
+/// A table must be published whole, or but for the rows of other shards, and under its own name.
 pub(in crate::postgres) fn check_membership(
     facts: &TableFacts,
     table: &QualifiedTable,
     publication: &PublicationFacts,
     name: &PublicationName,
+    shard: Option<Shard>,
 ) -> Result<(), Unfit> {
     check_root(facts, table, publication, name)?;
     check_listed(table, publication, name)?;
-    check_rows(facts, table, name)?;
+    check_rows(facts, table, name, shard)?;
     check_column_list(facts, table, name)
 }
 
@@ -217,18 +219,39 @@ pub(in crate::postgres) fn check_listed(
     Ok(())
 }
 
+/// The rows must be those of our shard: fewer would be missed, more are another relay's.
 pub(in crate::postgres) fn check_rows(
     facts: &TableFacts,
     table: &QualifiedTable,
     name: &PublicationName,
+    shard: Option<Shard>,
 ) -> Result<(), Unfit> {
-    if facts.row_filter {
-        return Err(Unfit::RowFilter {
-            publication: name.clone(),
-            table: table.clone(),
+    let (publication, table) = (name.clone(), table.clone());
+    let published = match facts.published {
+        PublishedRows::All => None,
+        PublishedRows::Shard(shard) => Some(shard),
+        PublishedRows::Filtered => return Err(Unfit::RowFilter { publication, table }),
+    };
+    if published != shard {
+        return Err(Unfit::ShardMismatch {
+            publication,
+            table,
+            published,
+            configured: shard,
         });
     }
     Ok(())
+}
+
+/// Only a server with row filters has shards.
+pub(in crate::postgres) fn check_sharding(server: &ServerFacts, shard: Option<Shard>) -> Result<(), Unfit> {
+    match shard {
+        Some(shard) if server.version.major < MIN_SHARD_MAJOR => Err(Unfit::ShardsTooOld {
+            shard,
+            version: server.version,
+        }),
+        Some(_) | None => Ok(()),
+    }
 }
 
 pub(in crate::postgres) fn check_column_list(

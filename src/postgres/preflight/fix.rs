@@ -43,7 +43,14 @@ impl Unfit {
                     table.quoted()
                 )
             }
-            Self::ServerTooOld { .. }
+            Self::ShardMismatch { .. }
+            | Self::ShardSlotTaken { .. }
+            | Self::ShardType { .. }
+            | Self::ShardRefused { .. }
+            | Self::ShardsTooOld { .. }
+            | Self::ShardSuccession { .. }
+            | Self::NotDrained { .. }
+            | Self::ServerTooOld { .. }
             | Self::Standby
             | Self::ReadOnly
             | Self::Encoding { .. }

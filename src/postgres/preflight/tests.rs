@@ -1,4 +1,5 @@
 use super::super::catalog::{Column, TableKind};
+use super::super::shard::{PublishedRows, Shard};
 use super::super::slot::WalStatus;
 use super::super::startup::ServerVersion;
 use super::*;
@@ -47,7 +48,7 @@ fn table() -> TableFacts {
         columns: ["id", "aggregate_type", "aggregate_id", "event_type", "payload"]
             .map(column)
             .to_vec(),
-        row_filter: false,
+        published: PublishedRows::All,
         column_list: false,
     }
 }
@@ -86,7 +87,7 @@ fn table_fault(change: impl FnOnce(&mut TableFacts, &mut PublicationFacts)) -> O
     let outbox = table.clone().into();
     let checked = check_publication(Some(published), &name).and_then(|published| {
         let facts = check_table(Some(facts), &outbox)?;
-        check_membership(&facts, &table, &published, &name)
+        check_membership(&facts, &table, &published, &name, None)
     });
     checked.err().map(|unfit| unfit.kind())
 }
@@ -177,7 +178,7 @@ fn each_unfit_fact_of_table_and_publication_is_a_fault() {
         Some(FaultKind::PublicationUnfit)
     );
     assert_eq!(
-        table_fault(|t, _| t.row_filter = true),
+        table_fault(|t, _| t.published = PublishedRows::Filtered),
         Some(FaultKind::PublicationUnfit)
     );
     assert_eq!(
@@ -196,6 +197,50 @@ fn each_unfit_fact_of_table_and_publication_is_a_fault() {
     let name = "walrelay".parse().unwrap();
     let missing = check_publication(None, &name).unwrap_err();
     assert_eq!(missing.kind(), FaultKind::PublicationMissing);
+}
+
+#[test]
+fn a_publication_must_have_the_rows_of_our_shard_no_more_and_no_less() {
+    let shard = |text: &str| text.parse::<Shard>().ok();
+    let check = |published, configured| {
+        let facts = TableFacts { published, ..table() };
+        let (table, name) = ("outbox".parse().unwrap(), "p".parse().unwrap());
+        let checked = check_membership(&facts, &table, &publication(), &name, configured);
+        checked.map_err(|unfit| (unfit.kind(), unfit.to_string()))
+    };
+    let half = || PublishedRows::Shard("1/2".parse().unwrap());
+    assert_eq!(check(half(), shard("1/2")), Ok(()));
+    assert_eq!(check(PublishedRows::All, None), Ok(()));
+    for (published, configured, what, said) in [
+        (PublishedRows::All, "1/2", "all rows", "shard 1/2"),
+        (half(), "", "shard 1/2", "all rows"),
+        (half(), "0/2", "shard 1/2", "shard 0/2"),
+        (half(), "1/4", "shard 1/2", "shard 1/4"),
+    ] {
+        let said =
+            format!("the publication `p` publishes {what} of public.outbox, the configuration says {said}");
+        let wrong = Err((FaultKind::ShardMismatch, said));
+        assert_eq!(check(published, shard(configured)), wrong);
+    }
+    let (kind, _) = check(PublishedRows::Filtered, shard("1/2")).unwrap_err();
+    assert_eq!(kind, FaultKind::PublicationUnfit);
+}
+
+#[test]
+fn shards_need_a_server_with_row_filters() {
+    let on = |major, shard: &str| {
+        let version = ServerVersion { major, minor: 3 };
+        let server = ServerFacts { version, ..server() };
+        check_sharding(&server, shard.parse().ok())
+    };
+    assert_eq!(on(14, ""), Ok(()));
+    assert_eq!(on(15, "0/2"), Ok(()));
+    let unfit = on(14, "0/2").unwrap_err();
+    assert_eq!(unfit.kind(), FaultKind::ShardUnfit);
+    assert_eq!(
+        unfit.to_string(),
+        "shard 0/2 needs row filters, which came with PostgreSQL 15; the server is 14.3"
+    );
 }
 
 #[test]

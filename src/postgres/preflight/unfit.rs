@@ -1,6 +1,9 @@
 //! What is missing or does not fit, and which fault each is.
 
+use walrelay_engine::Lsn;
+
 use super::super::identifier::{PublicationName, QualifiedTable, SlotName};
+use super::super::shard::{MIN_SHARD_MAJOR, Part, Shard};
 use super::super::slot::PLUGIN;
 use super::super::startup::{MIN_SERVER_MAJOR, ServerVersion};
 use crate::fault::FaultKind;
@@ -144,6 +147,96 @@ pub enum Unfit {
         /// The table.
         table: QualifiedTable,
     },
+    /// Another shard than the one configured.
+    #[error(
+        "the publication `{publication}` publishes {} of {table}, the configuration says {}",
+        Part(*.published),
+        Part(*.configured)
+    )]
+    ShardMismatch {
+        /// Its name.
+        publication: PublicationName,
+        /// The table.
+        table: QualifiedTable,
+        /// What it publishes.
+        published: Option<Shard>,
+        /// What is configured.
+        configured: Option<Shard>,
+    },
+    /// A slot of another publication, and so of other rows.
+    #[error(
+        "the slot `{slot}` was set up for the publication `{publication}`, so it is not free for shard {shard}"
+    )]
+    ShardSlotTaken {
+        /// The slot.
+        slot: SlotName,
+        /// The publication that it was set up for.
+        publication: String,
+        /// The shard that it should be for.
+        shard: Shard,
+    },
+    /// An aggregate without a hash that a row filter may use.
+    #[error(
+        "the column `{column}` of {table} is of the type {type_name}, which no row filter can hash: shards need bigint, \
+         integer, smallint, numeric, text, varchar, char or uuid"
+    )]
+    ShardType {
+        /// The table.
+        table: QualifiedTable,
+        /// The column.
+        column: String,
+        /// The type as SQL names it.
+        type_name: String,
+    },
+    /// A filter that the server does not take.
+    #[error("the server takes no row filter on the column `{column}`: {why}")]
+    ShardRefused {
+        /// The column.
+        column: String,
+        /// What the server says.
+        why: String,
+    },
+    /// A server without row filters.
+    #[error(
+        "shard {shard} needs row filters, which came with PostgreSQL {MIN_SHARD_MAJOR}; the server is {version}"
+    )]
+    ShardsTooOld {
+        /// What is configured.
+        shard: Shard,
+        /// Its version.
+        version: ServerVersion,
+    },
+    /// Another slot brings the rows of a table that a new one could send as well.
+    #[error(
+        "the slot `{reader}` brings {} of {table} too, so the rows that are there may be its own: say `--backfill none` where \
+         `{slot}` takes its place, `--backfill unsent` where each of them delivers on its own",
+        Part(*.part)
+    )]
+    ShardSuccession {
+        /// The table.
+        table: QualifiedTable,
+        /// The new slot.
+        slot: SlotName,
+        /// The other one.
+        reader: String,
+        /// Which rows that one brings.
+        part: Option<Shard>,
+    },
+    /// A slot that goes before it has brought what lies before those that take its place.
+    #[error(
+        "the slot `{slot}` has confirmed up to {confirmed} only, and the slot `{heir}`, which brings the same rows, starts at \
+         {start}: nobody would deliver what lies between"
+    )]
+    NotDrained {
+        /// The slot.
+        slot: SlotName,
+        /// How far it has come.
+        confirmed: Lsn,
+        /// The one that takes its place.
+        heir: String,
+        /// Where that one starts.
+        start: Lsn,
+    },
     /// A column list.
     #[error("the publication `{publication}` has a column list on {table}: columns would be missed silently")]
     ColumnList {
@@ -267,6 +360,12 @@ impl Unfit {
             Self::RoleMissing { .. } => FaultKind::RoleMissing,
             Self::MayNotTearDown { .. } => FaultKind::TeardownForbidden,
             Self::MarksOwned { .. } => FaultKind::MarksOwned,
+            Self::ShardMismatch { .. } | Self::ShardSlotTaken { .. } => FaultKind::ShardMismatch,
+            Self::ShardType { .. } | Self::ShardRefused { .. } | Self::ShardsTooOld { .. } => {
+                FaultKind::ShardUnfit
+            }
+            Self::ShardSuccession { .. } => FaultKind::ShardSuccession,
+            Self::NotDrained { .. } => FaultKind::NotDrained,
         }
     }
 }
