@@ -119,8 +119,8 @@ impl<'a> TraceContext<'a> {
 
 /// Goes over JSON that PostgreSQL has checked, without recursion and without a copy. It need not tell every malformed
 /// text; it has to come through all of them.
-struct Scanner<'a> {
-    rest: &'a str,
+pub(crate) struct Scanner<'a> {
+    pub(crate) rest: &'a str,
 }
 
 impl<'a> Scanner<'a> {
@@ -147,7 +147,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Passes over one value; yields a string's inside.
-    fn value(&mut self) -> Option<Option<&'a str>> {
+    pub(crate) fn value(&mut self) -> Option<Option<&'a str>> {
         self.skip_space();
         match self.rest.chars().next()? {
             '"' => self.string().map(Some),
@@ -187,7 +187,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// A string's inside, as it is written.
-    fn string(&mut self) -> Option<&'a str> {
+    pub(crate) fn string(&mut self) -> Option<&'a str> {
         self.expect('"')?;
         let mut from = 0;
         loop {
@@ -203,11 +203,11 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn expect(&mut self, wanted: char) -> Option<()> {
+    pub(crate) fn expect(&mut self, wanted: char) -> Option<()> {
         self.take(wanted).then_some(())
     }
 
-    fn take(&mut self, wanted: char) -> bool {
+    pub(crate) fn take(&mut self, wanted: char) -> bool {
         self.skip_space();
         match self.rest.strip_prefix(wanted) {
             Some(rest) => {
@@ -219,11 +219,11 @@ impl<'a> Scanner<'a> {
     }
 
     /// White space of JSON (RFC 8259, section 2).
-    fn skip_space(&mut self) {
+    pub(crate) fn skip_space(&mut self) {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
     }
 
-    fn is_at_end(&mut self) -> bool {
+    pub(crate) fn is_at_end(&mut self) -> bool {
         self.skip_space();
         self.rest.is_empty()
     }
@@ -235,7 +235,7 @@ fn split_char(text: &str) -> Option<(char, &str)> {
 }
 
 /// Whether a string of JSON, as it is written, is this text.
-fn is_text(raw: &str, text: &str) -> bool {
+pub(crate) fn is_text(raw: &str, text: &str) -> bool {
     match raw.contains('\\') {
         false => raw == text,
         true => Unescaped(raw).eq(text.chars().map(Some)),
@@ -243,7 +243,7 @@ fn is_text(raw: &str, text: &str) -> bool {
 }
 
 /// The characters that a string of JSON stands for; `None` for what is no escape (RFC 8259, section 7).
-struct Unescaped<'a>(&'a str);
+pub(crate) struct Unescaped<'a>(pub(crate) &'a str);
 
 impl Iterator for Unescaped<'_> {
     type Item = Option<char>;

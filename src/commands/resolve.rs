@@ -1,22 +1,23 @@
 //! From the configuration to what each module is handed: parsed values, never the configuration itself.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use secrecy::ExposeSecret as _;
-use walrelay_engine::event::{AfterPublish, OutboxTable, Route};
+use walrelay_engine::event::{AfterPublish, OutboxTable};
 use walrelay_engine::flow::{FlowConfig, IgnoredTable, ReplayConfig};
 use walrelay_engine::marks::MarkSettings;
-use walrelay_engine::policy::{Policies, Policy};
-use walrelay_engine::route::Template;
+use walrelay_engine::policy::Policies;
+use walrelay_engine::route::{Reference, Template, TemplateError};
 use walrelay_engine::window::WindowLimits;
 
 use super::WrongUsage;
-use super::outbox::{after_publish, outbox_tables, route};
+use super::outbox::{after_publish, has_dead_letters, outbox_tables, policy};
 use crate::cli::ReplayArgs;
 use crate::config::{
-    Agreement, AuthMechanism, Config, ConfigError, ExchangeType, FailurePolicy, OnSlotLost, Ordering,
+    Agreement, AuthMechanism, Config, ConfigError, ExchangeType, OnSlotLost, Ordering, Pointed,
     RabbitmqConfig, Validator,
 };
 use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
@@ -46,21 +47,50 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("rabbitmq.management", |text| {
         Ok(Management::parse(text, "", None, &RootSource::System).map(drop)?)
     }),
-    ("rabbitmq.exchange", |text| Ok(Template::parse(text).map(drop)?)),
-    (
-        "rabbitmq.routing_key",
-        |text| Ok(Template::parse(text).map(drop)?),
-    ),
+    ("rabbitmq.exchange", check_template),
+    ("rabbitmq.routing_key", check_template),
+    ("outbox.exchange", check_template),
+    ("outbox.routing_key", check_template),
+    ("outbox.route.exchange", check_template),
+    ("outbox.route.routing_key", check_template),
+    ("outbox.route.when", |text| {
+        Reference::parse(text).map_err(|error| pointed(text, &error))?;
+        Ok(())
+    }),
 ];
 
 /// What values of the configuration must agree on, beyond what it can know itself.
 pub(super) const AGREEMENTS: &[Agreement] = &[("rabbitmq.declare.exchange_type", |config| {
-    let is_fixed = |name: Template| name.as_constant().is_some_and(|name| !name.is_empty());
-    let can_declare = Template::parse(&config.rabbitmq.exchange).is_ok_and(is_fixed);
+    // What is wrong with the tables is said of them.
+    let tables = outbox_tables(config).ok()?;
+    let mut exchanges = tables.iter().flat_map(OutboxTable::fixed_exchanges);
+    let can_declare = exchanges.any(|name| !name.is_empty());
     (config.rabbitmq.declare.is_some() && !can_declare).then_some(
         "rabbitmq.declare cannot declare an exchange with a column in its name, nor the default exchange: leave it out",
     )
 })];
+
+fn check_template(text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    // AMQP 0-9-1, section 4.2.5.3, "Strings".
+    const LONGEST: usize = 255;
+    let template = Template::parse(text).map_err(|error| pointed(text, &error))?;
+    match template.as_constant().map(str::len) {
+        Some(length) if length > LONGEST => {
+            Err(format!("it has {length} bytes, AMQP allows {LONGEST}: shorten it").into())
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// What is wrong with a template, to be shown with its place.
+fn pointed(text: &str, error: &TemplateError) -> Pointed {
+    Pointed {
+        text: text.to_owned(),
+        position: error.position,
+        length: error.length,
+        why: error.fault(),
+    }
+}
 
 fn check<T: std::str::FromStr<Err: Error + Send + Sync + 'static>>(
     text: &str,
@@ -128,7 +158,6 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         max_event_bytes: config.delivery.max_event_bytes.try_into()?,
     };
     let delivery = &config.delivery;
-    let route = route(config)?;
     let kept = source.tables.iter().zip(&config.outbox);
     let retention = kept.filter_map(|(table, outbox)| {
         outbox.keep_sent.map(|keep_sent| RetentionSettings {
@@ -152,8 +181,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         silence_timeout: config.postgres.wal_sender_timeout * SILENT_TIMEOUTS,
         app_id: config.rabbitmq.app_id.clone(),
         policies,
-        keep_rows: delivery.hold_max_wal.is_some()
-            || [policies.unroutable, policies.invalid].contains(&Policy::DeadLetter),
+        keep_rows: has_dead_letters(config),
         strict: delivery.ordering == Ordering::Strict,
         max_rate: delivery.max_rate,
         marks: MarkSettings {
@@ -162,7 +190,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         },
     };
     Ok(RelaySettings {
-        brokers: brokers(config, &route, &format!("walrelay {}", source.slot), auto_setup)?,
+        brokers: brokers(config, &format!("walrelay {}", source.slot), auto_setup)?,
         database: DatabaseSettings {
             connector,
             source,
@@ -191,7 +219,6 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
 pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<ReplaySettings> {
     let (connector, source) = database(config)?;
     let delivery = &config.delivery;
-    let route = route(config)?;
     let tables = selected(&source, args.table.as_ref())?;
     let name = format!("walrelay {} replay", config.postgres.slot);
     Ok(ReplaySettings {
@@ -217,7 +244,7 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
             until: args.until,
         },
         max_event_bytes: delivery.max_event_bytes.try_into()?,
-        brokers: brokers(config, &route, &name, false)?,
+        brokers: brokers(config, &name, false)?,
         delivery: ReplayConfig {
             limits: limits(config)?,
             max_message_bytes: delivery.max_message_bytes.map(usize::try_from).transpose()?,
@@ -257,14 +284,6 @@ fn limits(config: &Config) -> anyhow::Result<WindowLimits> {
     })
 }
 
-const fn policy(policy: FailurePolicy) -> Policy {
-    match policy {
-        FailurePolicy::Hold => Policy::Hold,
-        FailurePolicy::DeadLetter => Policy::DeadLetter,
-        FailurePolicy::Discard => Policy::Discard,
-    }
-}
-
 fn ignored_table(table: &QualifiedTable) -> IgnoredTable {
     IgnoredTable {
         schema: table.schema.clone(),
@@ -272,19 +291,17 @@ fn ignored_table(table: &QualifiedTable) -> IgnoredTable {
     }
 }
 
-pub(super) fn brokers(
-    config: &Config,
-    route: &Route,
-    name: &str,
-    auto_setup: bool,
-) -> anyhow::Result<Brokers> {
+pub(super) fn brokers(config: &Config, name: &str, auto_setup: bool) -> anyhow::Result<Brokers> {
     let rabbitmq = &config.rabbitmq;
     let declare = rabbitmq.declare.or(auto_setup.then_some(ExchangeType::Topic));
     // An exchange with a column in its name is known only when an event comes.
-    let exchange = route.exchange.as_constant().map(|name| Exchange {
+    let tables = outbox_tables(config)?;
+    let exchanges: BTreeSet<_> = tables.iter().flat_map(OutboxTable::fixed_exchanges).collect();
+    let exchanges = exchanges.into_iter().map(|name| Exchange {
         name: name.to_owned(),
         declare: declare.map(|kind| kind.as_str().to_owned()),
     });
+    let exchanges: Vec<_> = exchanges.collect();
     let connectors = rabbitmq.uris.iter().map(|uri| {
         let mut uri = BrokerUri::parse(uri.expose_secret())?;
         uri.password = rabbitmq.password.clone().or(uri.password);
@@ -305,7 +322,7 @@ pub(super) fn brokers(
             password_file: rabbitmq.password_file.clone(),
             name: name.to_owned(),
             heartbeat: rabbitmq.heartbeat,
-            exchanges: exchange.clone().into_iter().collect(),
+            exchanges: exchanges.clone(),
             timeout: BROKER_TIMEOUT,
         })
     });

@@ -8,6 +8,9 @@ use super::rules::Rule;
 /// The section that may occur several times, as `[[outbox]]`.
 pub(super) const OUTBOX: &str = "outbox";
 
+/// The section below it that may occur several times, as `[[outbox.route]]`.
+pub(super) const ROUTE: &str = "outbox.route";
+
 /// One setting that walrelay knows.
 #[derive(Debug)]
 pub struct Key {
@@ -36,6 +39,8 @@ pub enum Kind {
     Password,
     /// Text with `{placeholders}`; its own module parses it.
     Template,
+    /// What values of a row must be, as `{ aggregate_type = "order", "payload.country" = ["DE", "AT"] }`; never empty.
+    Conditions,
     /// Where a field of an event comes from: a column's name, `{ value = "..." }`, or "" for nowhere.
     Field,
     /// A path, relative to the current folder; never empty.
@@ -111,6 +116,12 @@ impl Key {
         self.path.starts_with("outbox.")
     }
 
+    /// Whether it stands in an `[[outbox.route]]`: only a file can say in which.
+    #[must_use]
+    pub fn is_of_route(&self) -> bool {
+        self.section() == ROUTE
+    }
+
     /// Whether nothing may repeat what was written for it.
     #[must_use]
     pub(super) const fn hides_its_value(&self) -> bool {
@@ -123,11 +134,11 @@ impl Key {
         self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
     }
 
-    /// The section as written in a file: `[postgres]`, `[[outbox]]`.
+    /// The section as written in a file: `[postgres]`, `[[outbox]]`, `[[outbox.route]]`.
     #[must_use]
     pub fn header(&self) -> String {
         let section = self.section();
-        if section == OUTBOX {
+        if [OUTBOX, ROUTE].contains(&section) {
             format!("[[{section}]]")
         } else {
             format!("[{section}]")

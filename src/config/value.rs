@@ -26,6 +26,8 @@ pub enum Value {
     Texts(Vec<String>),
     /// The same of a key that is secret.
     Secrets(Vec<SecretString>),
+    /// Of [`Kind::Conditions`].
+    Conditions(Vec<ConditionValue>),
     /// Of [`Kind::Field`].
     Field(FieldValue),
     /// Of [`Kind::Path`].
@@ -55,6 +57,60 @@ pub enum FieldValue {
     Constant(String),
     /// Nowhere.
     Absent,
+}
+
+/// What one value of a row must be, as configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConditionValue {
+    /// The field, column, or path into one.
+    pub of: String,
+    /// The texts that it may be; at least one.
+    pub any_of: Vec<String>,
+}
+
+impl ConditionValue {
+    /// Reads `{ aggregate_type = "order" }`. A key with dots is a path, in quotes or not.
+    fn from_table(table: &DeTable<'_>) -> Option<Vec<Self>> {
+        let mut conditions = Vec::new();
+        Self::collect("", table, &mut conditions)?;
+        (!conditions.is_empty()).then_some(conditions)
+    }
+
+    fn collect(prefix: &str, table: &DeTable<'_>, conditions: &mut Vec<Self>) -> Option<()> {
+        for (name, value) in table {
+            let of = match prefix {
+                "" => name.get_ref().to_string(),
+                prefix => format!("{prefix}.{}", name.get_ref()),
+            };
+            let value = value.get_ref();
+            if let Some(inner) = value.as_table() {
+                Self::collect(&of, inner, conditions)?;
+                continue;
+            }
+            let any_of = match value.as_array() {
+                Some(items) if items.is_empty() => return None,
+                Some(items) => {
+                    let texts = items.iter().map(|item| scalar(item.get_ref()));
+                    texts.collect::<Option<_>>()?
+                }
+                None => vec![scalar(value)?],
+            };
+            conditions.push(Self { of, any_of });
+        }
+        Some(())
+    }
+}
+
+/// A text, or how a row would write a whole number or a boolean of JSON.
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    if let DeValue::Boolean(on) = value {
+        return Some(on.to_string());
+    }
+    match value.as_integer() {
+        Some(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
+        Some(_) => None,
+        None => value.as_str().map(str::to_owned),
+    }
 }
 
 impl FieldValue {
@@ -88,6 +144,17 @@ impl FieldValue {
 }
 
 impl Value {
+    /// Reads the text of an environment variable or a flag.
+    ///
+    /// # Errors
+    /// As [`from_text`](Self::from_text), and for a key that only a file can set.
+    pub(super) fn from_outside(key: &'static Key, text: &str) -> Result<Self, ProblemKind> {
+        match key.is_of_route() {
+            true => Err(ProblemKind::InFileOnly { key }),
+            false => Self::from_text(key, text),
+        }
+    }
+
     /// Reads the text of an environment variable, a flag or a default.
     ///
     /// # Errors
@@ -103,6 +170,7 @@ impl Value {
             Kind::Password => Some(Self::Password(text.into())),
             Kind::Texts => Some(Self::listed(key, separated(text))),
             Kind::Field => FieldValue::from_text(text).map(Self::Field),
+            Kind::Conditions => None,
             Kind::Path => (!text.is_empty()).then(|| Self::Path(text.into())),
             Kind::Duration { .. } => humantime::parse_duration(text).ok().map(Self::Duration),
             Kind::Choice(words) => words
@@ -159,6 +227,15 @@ impl Value {
             (Kind::Field, DeValue::Table(table)) => FieldValue::from_table(table)
                 .map(Self::Field)
                 .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new())),
+            (Kind::Conditions, DeValue::Table(table)) => ConditionValue::from_table(table)
+                .map(Self::Conditions)
+                .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new())),
+            (Kind::Conditions, other) => Err(impossible(
+                key,
+                expected(key.kind),
+                described(other),
+                String::new(),
+            )),
             (_, DeValue::String(text)) => Self::from_text(key, text),
             (_, other) => Err(impossible(
                 key,
@@ -185,6 +262,7 @@ impl Value {
             Self::Texts(_)
             | Self::Secrets(_)
             | Self::Field(_)
+            | Self::Conditions(_)
             | Self::Path(_)
             | Self::Duration(_)
             | Self::Size(_)
@@ -195,13 +273,16 @@ impl Value {
         }
     }
 
-    /// The texts of a list; else the one [`text`](Self::text).
+    /// The texts of a list, or what conditions look at; else the one [`text`](Self::text).
     pub(super) fn texts(&self) -> Vec<&str> {
         if let Self::Texts(texts) = self {
             return texts.iter().map(String::as_str).collect();
         }
         if let Self::Secrets(texts) = self {
             return texts.iter().map(SecretString::expose_secret).collect();
+        }
+        if let Self::Conditions(conditions) = self {
+            return conditions.iter().map(|condition| condition.of.as_str()).collect();
         }
         vec![self.text()]
     }
@@ -255,6 +336,10 @@ fn expected(kind: Kind) -> String {
         Kind::Text | Kind::Template | Kind::Password => "a text in quotes".to_owned(),
         Kind::Texts => "a text in quotes or a list of such".to_owned(),
         Kind::Field => "a column's name in quotes or { value = \"...\" }".to_owned(),
+        Kind::Conditions => {
+            "a table of columns and what each must be, as { aggregate_type = \"order\", event_type = [\"paid\", \"refund*\"] }"
+                .to_owned()
+        }
         Kind::Path => "a path in quotes".to_owned(),
         Kind::Duration { .. } => "a duration such as \"10s\" or \"100ms\"".to_owned(),
         Kind::Size { .. } => "a size such as \"32MiB\" or a number of bytes".to_owned(),
@@ -287,6 +372,7 @@ fn range(kind: Kind) -> String {
         | Kind::Template
         | Kind::Password
         | Kind::Field
+        | Kind::Conditions
         | Kind::Path
         | Kind::Boolean
         | Kind::Choice(_)
@@ -305,6 +391,7 @@ fn nearest(kind: Kind, text: &str) -> String {
         | Kind::Template
         | Kind::Password
         | Kind::Field
+        | Kind::Conditions
         | Kind::Path
         | Kind::Duration { .. }
         | Kind::Size { .. }
@@ -366,6 +453,10 @@ pub(super) fn to_toml(value: &Value) -> String {
         Value::Field(FieldValue::Column(name)) => quoted(name),
         Value::Field(FieldValue::Constant(text)) => format!("{{ value = {} }}", quoted(text)),
         Value::Field(FieldValue::Absent) => quoted(""),
+        Value::Conditions(conditions) => {
+            let conditions: Vec<_> = conditions.iter().map(condition).collect();
+            format!("{{ {} }}", conditions.join(", "))
+        }
         Value::Path(path) => quoted(&path.to_string_lossy()),
         Value::Duration(wait) => quoted(&humantime::format_duration(*wait).to_string()),
         Value::Size(bytes) => quoted(&size_text(*bytes)),
@@ -375,6 +466,16 @@ pub(super) fn to_toml(value: &Value) -> String {
         Value::Address(address) => quoted(&address.to_string()),
         Value::LogLevels(levels) => quoted(&levels.to_string()),
     }
+}
+
+fn condition(condition: &ConditionValue) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let of = match condition.of.chars().all(is_bare) {
+        true => condition.of.clone(),
+        false => quoted(&condition.of),
+    };
+    let any_of = condition.any_of.iter().map(|text| quoted(text));
+    format!("{of} = {}", listing(any_of))
 }
 
 /// A list; a single item stands for itself.

@@ -14,6 +14,7 @@ use crate::ledger::TransactionNo;
 use crate::marks::TableNo;
 use crate::order::AggregateHash;
 use crate::pgoutput::{self, Insert, Relation, Tuple};
+use crate::policy::Policy;
 use crate::row::{Row, TableNames};
 use crate::walsender::{Keepalive, ServerMessage, XLogData};
 use crate::window::{Admission, Failure, Located, Window};
@@ -312,6 +313,7 @@ impl Flow {
             row: prepared.row,
             aggregate: prepared.aggregate,
             table: prepared.table,
+            on_unroutable: prepared.on_unroutable,
         });
         if let Some((id, reason)) = prepared.invalid {
             self.fail(seq, Failure::Invalid { id, reason }, now);
@@ -327,6 +329,8 @@ pub(super) struct Prepared {
     /// Its id, where it has a usable one, and why there is no message.
     invalid: Option<(Option<String>, InvalidRow)>,
     aggregate: AggregateHash,
+    /// The policy of the rule that it met, where that has one.
+    on_unroutable: Option<Policy>,
 }
 
 /// Encodes a row, where the window has room for it.
@@ -369,6 +373,7 @@ pub(super) fn prepare(
             (None, Some((mapping.id(row).map(str::to_owned), reason)))
         }
     };
+    let on_unroutable = message.as_ref().and(scratch.destination.on_unroutable);
     // An invalid row is ordered as well: what comes after it is not sent before it is settled.
     let aggregate = scratch
         .aggregates
@@ -380,6 +385,7 @@ pub(super) fn prepare(
         row: kept,
         invalid,
         aggregate,
+        on_unroutable,
     })
 }
 
@@ -414,11 +420,10 @@ pub(super) fn encode(
     buffer: &mut Vec<u8>,
 ) -> Result<Message, InvalidRow> {
     let event = mapping.read(row)?;
-    mapping.render_exchange(row, &mut scratch.exchange)?;
-    mapping.render_routing_key(row, &mut scratch.routing_key)?;
+    mapping.route(row, &mut scratch.destination)?;
     let parts = MessageParts {
-        exchange: &scratch.exchange,
-        routing_key: &scratch.routing_key,
+        exchange: &scratch.destination.exchange,
+        routing_key: &scratch.destination.routing_key,
         mandatory: true,
         persistent: true,
         message_id: event.id,

@@ -48,6 +48,7 @@ use crate::marks::{MarkSettings, Marks, Position};
 use crate::policy::Policies;
 use crate::rate::Rate;
 use crate::report::Report;
+use crate::route::Destination;
 use crate::span::Spans;
 use crate::window::{Seq, Window, WindowLimits};
 
@@ -200,8 +201,8 @@ pub enum Timeout {
 struct Scratch {
     /// With strict order: how aggregates are told apart.
     aggregates: Option<RandomState>,
-    exchange: String,
-    routing_key: String,
+    /// Where the row that was encoded last goes.
+    destination: Destination,
     /// How many rows were encoded.
     #[cfg(test)]
     prepared: u64,

@@ -6,6 +6,7 @@ mod lists;
 mod problems;
 mod properties;
 mod retention;
+mod routes;
 mod shown;
 
 use std::path::Path;

@@ -41,8 +41,8 @@ pub struct Examination {
     pub has_dead_letters: bool,
     /// Tables whose old rows are deleted.
     pub retention: Vec<QualifiedTable>,
-    /// Columns that the templates name, each with its setting.
-    pub template_columns: Vec<(&'static str, String)>,
+    /// Columns that the templates and rules of each table name, each with its setting.
+    pub template_columns: Vec<Vec<(String, String)>>,
 }
 
 /// A session with a server that takes writes.

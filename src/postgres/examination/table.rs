@@ -73,7 +73,7 @@ async fn look(
         check_logged(&facts, table),
         "its rows reach the WAL",
     );
-    columns(subject, &facts, table, group);
+    columns(subject, number, &facts, table, group);
     publication(subject, &facts, table, group);
     group.push(Finding::passed(
         "replica identity",
@@ -83,7 +83,13 @@ async fn look(
 }
 
 /// How each column is understood.
-fn columns(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable, group: &mut Group) {
+fn columns(
+    subject: &Subject<'_>,
+    number: usize,
+    facts: &TableFacts,
+    table: &QualifiedTable,
+    group: &mut Group,
+) {
     let type_of = |name: &str| {
         let found = facts.columns.iter().find(|column| column.name == name);
         found.map_or("", |column| column.type_name.as_str())
@@ -117,7 +123,8 @@ fn columns(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable, gr
     } else {
         group.push(Finding::not_looked("nulls", "columns are missing"));
     }
-    group.push(templates(subject, facts, table));
+    let named = subject.examination.template_columns.get(number);
+    group.push(templates(named.map_or(&[], Vec::as_slice), facts, table));
 }
 
 fn nulls(facts: &TableFacts, table: &QualifiedTable) -> Finding {
@@ -144,14 +151,12 @@ fn nulls(facts: &TableFacts, table: &QualifiedTable) -> Finding {
     ))
 }
 
-fn templates(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable) -> Finding {
+fn templates(columns: &[(String, String)], facts: &TableFacts, table: &QualifiedTable) -> Finding {
     const CHECK: &str = "templates";
-    let columns = &subject.examination.template_columns;
     let unknown = columns.iter().find(|(_, column)| !facts.has_column(column));
     if let Some((setting, column)) = unknown {
         let kind = FaultKind::ColumnMissing;
-        let message =
-            format!("the table {table} has no column `{column}`, which the template of {setting} names");
+        let message = format!("the table {table} has no column `{column}`, which {setting} names");
         return Finding::fault(CHECK, Fault { kind, message });
     }
     Finding::passed(

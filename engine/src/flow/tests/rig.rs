@@ -46,6 +46,7 @@ pub(super) fn config(events: usize, bytes: usize) -> FlowConfig {
             route: Route {
                 exchange: template("outbox"),
                 routing_key: template("{aggregate_type}.{event_type}"),
+                rules: Vec::new(),
             },
             after_publish: Some(AfterPublish::Keep),
         }],
