@@ -32,6 +32,8 @@ mod link;
 mod load;
 mod logs;
 mod main_path;
+mod mapping_page;
+mod mapping_routes;
 mod marks;
 mod marks_limits;
 mod moving;
