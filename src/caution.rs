@@ -93,7 +93,10 @@ cautions! {
         "take the message out of the queue that a catch-all binding led it to; a message that no queue is meant for is never returned then";
     /// Events that no queue is bound for.
     RouteUnbound: "route_unbound",
-        "bind a queue to the exchange for each of these keys, or correct rabbitmq.routing_key";
+        "bind a queue to the exchange for each of these keys, or correct the routing key's template or rule";
+    /// Rows that no exchange and no routing key can be made for.
+    RouteImpossible: "route_impossible",
+        "correct the template or rule, with |default:... where a value may be missing: such rows are invalid and held";
     /// Whoever can log in can write events.
     MessagesOpen: "messages_open",
         "give the function to the roles that write events and to the relay's, then take it from public: whoever may emit messages with the prefix writes events";

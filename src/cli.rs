@@ -2,6 +2,7 @@
 
 mod dead_letters;
 mod insight;
+mod route;
 mod setup;
 mod skip;
 mod upkeep;
@@ -21,6 +22,7 @@ pub use dead_letters::{
     DeadLettersRetryArgs, DeadLettersShowArgs, FilterArgs,
 };
 pub use insight::{DoctorArgs, StatusArgs};
+pub use route::{OutputArg, RouteArgs};
 pub use setup::{BackfillArg, SetupArgs, TeardownArgs};
 pub use skip::SkipArgs;
 pub use upkeep::{PurgeArgs, ReplayArgs};
@@ -100,6 +102,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Say on one screen how delivery stands.
     Status(StatusArgs),
+    /// Show what a row would become: exchange, routing key, properties, headers. Without servers.
+    Route(RouteArgs),
     /// Look at the configuration.
     Config(ConfigArgs),
     /// Ask the running relay of this configuration whether it is well: for health checks.
@@ -289,6 +293,7 @@ impl Command {
             Self::Recover(args) => vec![&args.common],
             Self::Doctor(args) => vec![&args.common],
             Self::Status(args) => vec![&args.common],
+            Self::Route(args) => vec![&args.common],
             Self::Health(args) => vec![&args.common],
             Self::Completions(_) | Self::Man(_) => Vec::new(),
             Self::DeadLetters(args) => vec![&args.common, args.command.common()],
@@ -431,6 +436,7 @@ mod tests {
         insta::assert_snapshot!("help_recover", help(&["recover"]));
         insta::assert_snapshot!("help_doctor", help(&["doctor"]));
         insta::assert_snapshot!("help_status", help(&["status"]));
+        insta::assert_snapshot!("help_route", help(&["route"]));
         insta::assert_snapshot!("help_health", help(&["health"]));
         insta::assert_snapshot!("help_completions", help(&["completions"]));
         insta::assert_snapshot!("help_man", help(&["man"]));

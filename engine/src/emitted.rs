@@ -98,14 +98,12 @@ impl Reader {
     /// For messages whose events go where `table` says: what its templates name is a column too.
     #[must_use]
     pub fn new(table: &OutboxTable) -> Self {
-        let route = &table.route;
         let mut columns: Vec<Column> = Vec::new();
         let required = table.columns.required().into_iter().map(|(_, column)| column);
         let known = required.chain(OPTIONAL_COLUMNS);
-        for name in known
-            .chain(route.exchange.columns())
-            .chain(route.routing_key.columns())
-        {
+        let references = table.references();
+        let named = references.iter().map(|(_, reference)| reference.column());
+        for name in known.chain(named) {
             if columns.iter().all(|column| column.name != name) {
                 let name = name.to_owned();
                 columns.push(Column { name, value: None });

@@ -9,7 +9,7 @@ pub(crate) use strict::{JsonFault, Strict};
 /// Goes over JSON that PostgreSQL has checked, without recursion and without a copy. It need not tell every malformed
 /// text; it has to come through all of them.
 pub(crate) struct Scanner<'a> {
-    rest: &'a str,
+    pub(crate) rest: &'a str,
 }
 
 impl<'a> Scanner<'a> {
@@ -93,7 +93,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// White space of JSON (RFC 8259, section 2).
-    fn skip_space(&mut self) {
+    pub(crate) fn skip_space(&mut self) {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
     }
 

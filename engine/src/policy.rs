@@ -30,9 +30,17 @@ pub struct Policies {
 
 impl Policies {
     /// The policy for a failure. Nacks, missing answers, a missing exchange and a missing permission are the broker's
-    /// state, not the event's fault: such events are tried again (R11).
+    /// state, not the event's fault: such events are tried again (R11). `on_unroutable` is the policy of the event's own
+    /// rule, where that has one.
     #[must_use]
-    pub const fn of(&self, failure: &Failure) -> Policy {
+    pub const fn of(&self, failure: &Failure, on_unroutable: Option<Policy>) -> Policy {
+        match (failure, on_unroutable) {
+            (Failure::Unroutable { .. }, Some(policy)) => policy,
+            (failure, _) => self.of_any(failure),
+        }
+    }
+
+    const fn of_any(&self, failure: &Failure) -> Policy {
         match failure {
             Failure::Unroutable { .. } => self.unroutable,
             Failure::Refused {

@@ -118,6 +118,7 @@ impl Window {
             row,
             aggregate,
             table,
+            on_unroutable,
         } = admission;
         let place = self.first + seq(self.entries.len());
         let before = self
@@ -136,6 +137,7 @@ impl Window {
             row,
             attempts: 0,
             table,
+            on_unroutable,
             aggregate,
             neighbours: Neighbours { before, after: None },
         };

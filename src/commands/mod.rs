@@ -13,6 +13,7 @@ mod purge;
 mod recover;
 mod replay;
 mod resolve;
+mod route;
 mod run;
 mod setup;
 mod skip;
@@ -84,6 +85,7 @@ fn carry_out(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Recover(args) => recover::execute(args, &logging()?),
         Command::Doctor(args) => doctor::execute(args, &load()?),
         Command::Status(args) => status::execute(args, &load()?),
+        Command::Route(args) => route::execute(args, &load()?),
         Command::Health(args) => health::execute(args, &load()?),
         // These need no configuration: who builds a package has none.
         Command::Completions(args) => generate::completions(args),

@@ -5,14 +5,16 @@ use std::error::Error;
 use walrelay_engine::event::{
     AfterPublish, CloudEvents, Columns, Content, Format, OutboxTable, Route, Source, is_uri_reference,
 };
-use walrelay_engine::route::Template;
+use walrelay_engine::policy::Policy;
+use walrelay_engine::route::{Condition, Reference, Rule, Setting, Template, TemplateError};
 
-use crate::config::{self, Config, FieldValue, MessageFormat, OutboxConfig, Preset};
+use crate::config::{
+    self, Config, FailurePolicy, FieldValue, MessageFormat, OutboxConfig, Preset, RouteConfig,
+};
 use crate::postgres::{Outbox, QualifiedTable};
 
 /// The outbox tables in the order of the configuration.
 pub(super) fn outbox_tables(config: &Config) -> anyhow::Result<Vec<OutboxTable>> {
-    let route = route(config)?;
     let tables = config.outbox.iter().map(|outbox| {
         let table: QualifiedTable = outbox.table.parse()?;
         Ok(OutboxTable {
@@ -20,23 +22,27 @@ pub(super) fn outbox_tables(config: &Config) -> anyhow::Result<Vec<OutboxTable>>
             schema: table.schema,
             name: table.name,
             columns: columns(outbox),
-            route: route.clone(),
+            route: route(config, outbox)?,
             after_publish: after_publish(outbox),
         })
     });
     tables.collect()
 }
 
-/// The table that stands for events without one.
-pub(super) fn messages_table(table: &QualifiedTable, route: &Route) -> OutboxTable {
-    OutboxTable {
+/// The table that stands for events without one: they go by the templates of `[rabbitmq]`.
+pub(super) fn messages_table(config: &Config, table: &QualifiedTable) -> anyhow::Result<OutboxTable> {
+    Ok(OutboxTable {
         schema: table.schema.clone(),
         name: table.name.clone(),
         columns: Columns::default(),
         content: Content::default(),
-        route: route.clone(),
+        route: Route {
+            exchange: Template::parse(&config.rabbitmq.exchange)?.of(Setting::EXCHANGE),
+            routing_key: Template::parse(&config.rabbitmq.routing_key)?.of(Setting::ROUTING_KEY),
+            rules: Vec::new(),
+        },
         after_publish: Some(AfterPublish::Keep),
-    }
+    })
 }
 
 /// The same, as SQL statements see them.
@@ -51,11 +57,45 @@ pub(super) fn outboxes(config: &Config) -> anyhow::Result<Vec<Outbox>> {
     outboxes.collect()
 }
 
-/// Where messages go.
-pub(super) fn route(config: &Config) -> anyhow::Result<Route> {
+/// Where a table's messages go.
+fn route(config: &Config, outbox: &OutboxConfig) -> Result<Route, TemplateError> {
+    let exchange = match &outbox.exchange {
+        Some(text) => Template::parse(text)?.of("outbox.exchange".into()),
+        None => Template::parse(&config.rabbitmq.exchange)?.of(Setting::EXCHANGE),
+    };
+    let routing_key = match &outbox.routing_key {
+        Some(text) => Template::parse(text)?.of("outbox.routing_key".into()),
+        None => Template::parse(&config.rabbitmq.routing_key)?.of(Setting::ROUTING_KEY),
+    };
+    let rules = outbox.routes.iter().zip(1..);
+    let rules = rules.map(|(route, number)| rule(route, number, &exchange, &routing_key));
     Ok(Route {
-        exchange: Template::parse(&config.rabbitmq.exchange)?,
-        routing_key: Template::parse(&config.rabbitmq.routing_key)?,
+        rules: rules.collect::<Result<_, _>>()?,
+        exchange,
+        routing_key,
+    })
+}
+
+/// A rule; what it does not say is the table's.
+fn rule(
+    route: &RouteConfig,
+    number: usize,
+    exchange: &Template,
+    routing_key: &Template,
+) -> Result<Rule, TemplateError> {
+    let template = |text: &Option<String>, key: &'static str, of_table: &Template| match text {
+        Some(text) => Ok(Template::parse(text)?.of(Setting::of_rule(key, number))),
+        None => Ok(of_table.clone()),
+    };
+    let when = route.when.iter().map(|condition| {
+        let any_of = condition.any_of.iter().map(String::as_str);
+        Ok(Condition::new(Reference::parse(&condition.of)?, any_of))
+    });
+    Ok(Rule {
+        when: when.collect::<Result<_, _>>()?,
+        exchange: template(&route.exchange, "outbox.route.exchange", exchange)?,
+        routing_key: template(&route.routing_key, "outbox.route.routing_key", routing_key)?,
+        on_unroutable: route.on_unroutable.map(policy),
     })
 }
 
@@ -156,6 +196,27 @@ pub(super) fn check_source(text: &str) -> Result<(), Box<dyn Error + Send + Sync
             .into()),
         Some(_) | None => Ok(()),
     }
+}
+
+/// What is configured to become of an event that cannot be delivered.
+pub(super) const fn policy(policy: FailurePolicy) -> Policy {
+    match policy {
+        FailurePolicy::Hold => Policy::Hold,
+        FailurePolicy::DeadLetter => Policy::DeadLetter,
+        FailurePolicy::Discard => Policy::Discard,
+    }
+}
+
+/// Whether an event may become a dead letter.
+pub(super) fn has_dead_letters(config: &Config) -> bool {
+    let delivery = &config.delivery;
+    let routes = config.outbox.iter().flat_map(|outbox| &outbox.routes);
+    let policies = routes.filter_map(|route| route.on_unroutable);
+    delivery.hold_max_wal.is_some()
+        || [delivery.on_unroutable, delivery.on_invalid]
+            .into_iter()
+            .chain(policies)
+            .any(|policy| policy == FailurePolicy::DeadLetter)
 }
 
 #[cfg(test)]

@@ -1,23 +1,24 @@
 //! From the configuration to what each module is handed: parsed values, never the configuration itself.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use secrecy::ExposeSecret as _;
 use walrelay_engine::amqp::NameUse;
-use walrelay_engine::event::{AfterPublish, OutboxTable, Route};
+use walrelay_engine::event::{AfterPublish, OutboxTable};
 use walrelay_engine::flow::{FlowConfig, IgnoredTable, ReplayConfig};
 use walrelay_engine::marks::MarkSettings;
-use walrelay_engine::policy::{Policies, Policy};
-use walrelay_engine::route::Template;
+use walrelay_engine::policy::Policies;
+use walrelay_engine::route::{Reference, Template, TemplateError};
 use walrelay_engine::window::WindowLimits;
 
 use super::WrongUsage;
-use super::outbox::{check_source, messages_table, outbox_tables, outboxes, route};
+use super::outbox::{check_source, has_dead_letters, messages_table, outbox_tables, outboxes, policy};
 use crate::cli::ReplayArgs;
 use crate::config::{
-    Agreement, AuthMechanism, Config, ConfigError, ExchangeType, FailurePolicy, OnSlotLost, Ordering,
+    Agreement, AuthMechanism, Config, ConfigError, ExchangeType, OnSlotLost, Ordering, Pointed,
     RabbitmqConfig, Validator,
 };
 use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
@@ -50,12 +51,20 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("rabbitmq.management", |text| {
         Ok(Management::parse(text, "", None, &RootSource::System).map(drop)?)
     }),
-    ("rabbitmq.exchange", check_template),
-    ("rabbitmq.routing_key", check_template),
-    ("outbox.columns.content_type", check_template),
-    ("outbox.columns.expiration", check_template),
-    ("outbox.columns.priority", check_template),
-    ("outbox.columns.correlation_id", check_template),
+    ("rabbitmq.exchange", check_short_template),
+    ("rabbitmq.routing_key", check_short_template),
+    ("outbox.exchange", check_short_template),
+    ("outbox.routing_key", check_short_template),
+    ("outbox.route.exchange", check_short_template),
+    ("outbox.route.routing_key", check_short_template),
+    ("outbox.route.when", |text| {
+        Reference::parse(text).map_err(|error| pointed(text, &error))?;
+        Ok(())
+    }),
+    ("outbox.columns.content_type", check_short_template),
+    ("outbox.columns.expiration", check_short_template),
+    ("outbox.columns.priority", check_short_template),
+    ("outbox.columns.correlation_id", check_short_template),
     ("outbox.headers", check_template),
     ("outbox.cloudevents.source", check_source),
     ("outbox.cloudevents.type", check_template),
@@ -64,8 +73,10 @@ pub(super) const VALIDATORS: &[Validator] = &[
 /// What values of the configuration must agree on, beyond what it can know itself.
 pub(super) const AGREEMENTS: &[Agreement] = &[
     ("rabbitmq.declare.exchange_type", |config| {
-        let is_fixed = |name: Template| name.as_constant().is_some_and(|name| !name.is_empty());
-        let can_declare = Template::parse(&config.rabbitmq.exchange).is_ok_and(is_fixed);
+        // What is wrong with the tables is said of them.
+        let tables = outbox_tables(config).ok()?;
+        let mut exchanges = tables.iter().flat_map(OutboxTable::fixed_exchanges);
+        let can_declare = exchanges.any(|name| !name.is_empty());
         (config.rabbitmq.declare.is_some() && !can_declare).then_some(
         "rabbitmq.declare cannot declare an exchange with a column in its name, nor the default exchange: leave it out",
     )
@@ -93,15 +104,39 @@ pub(super) const AGREEMENTS: &[Agreement] = &[
     ("outbox.headers", own_header),
 ];
 
+fn check_template(text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    Template::parse(text).map_err(|error| pointed(text, &error))?;
+    Ok(())
+}
+
+/// The same, of what becomes a short string.
+fn check_short_template(text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    // AMQP 0-9-1, section 4.2.5.3, "Strings".
+    const LONGEST: usize = 255;
+    let template = Template::parse(text).map_err(|error| pointed(text, &error))?;
+    match template.as_constant().map(str::len) {
+        Some(length) if length > LONGEST => {
+            Err(format!("it has {length} bytes, AMQP allows {LONGEST}: shorten it").into())
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// What is wrong with a template, to be shown with its place.
+fn pointed(text: &str, error: &TemplateError) -> Pointed {
+    Pointed {
+        text: text.to_owned(),
+        position: error.position,
+        length: error.length,
+        why: error.fault(),
+    }
+}
+
 fn check<T: std::str::FromStr<Err: Error + Send + Sync + 'static>>(
     text: &str,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     text.parse::<T>()?;
     Ok(())
-}
-
-fn check_template(text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-    Ok(Template::parse(text).map(drop)?)
 }
 
 #[cfg(feature = "otel")]
@@ -176,7 +211,6 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         max_event_bytes: config.delivery.max_event_bytes.try_into()?,
     };
     let delivery = &config.delivery;
-    let route = route(config)?;
     let kept = source.outboxes.iter().zip(&config.outbox);
     let retention = kept.filter_map(|(table, outbox)| {
         outbox.keep_sent.map(|keep_sent| RetentionSettings {
@@ -193,7 +227,9 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
     let mut tables = outbox_tables(config)?;
     // The last one: see FlowConfig.
     let messages = source.messages.as_ref().map(MessagePrefix::table);
-    tables.extend(messages.map(|table| messages_table(&table, &route)));
+    if let Some(table) = messages {
+        tables.push(messages_table(config, &table)?);
+    }
     let flow = FlowConfig {
         tables,
         messages: source.messages.as_ref().map(|prefix| prefix.as_str().to_owned()),
@@ -205,8 +241,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         silence_timeout: config.postgres.wal_sender_timeout * SILENT_TIMEOUTS,
         app_id: config.rabbitmq.app_id.clone(),
         policies,
-        keep_rows: delivery.hold_max_wal.is_some()
-            || [policies.unroutable, policies.invalid].contains(&Policy::DeadLetter),
+        keep_rows: has_dead_letters(config),
         strict: delivery.ordering == Ordering::Strict,
         max_rate: delivery.max_rate,
         marks: MarkSettings {
@@ -215,7 +250,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         },
     };
     Ok(RelaySettings {
-        brokers: brokers(config, &route, &format!("walrelay {}", source.slot), auto_setup)?,
+        brokers: brokers(config, &format!("walrelay {}", source.slot), auto_setup)?,
         database: DatabaseSettings {
             connector,
             source,
@@ -244,7 +279,6 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
 pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<ReplaySettings> {
     let (connector, source) = database(config)?;
     let delivery = &config.delivery;
-    let route = route(config)?;
     let tables = selected(&source, args.table.as_ref(), "replay")?;
     let name = format!("walrelay {} replay", config.postgres.slot);
     Ok(ReplaySettings {
@@ -270,7 +304,7 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
             until: args.until,
         },
         max_event_bytes: delivery.max_event_bytes.try_into()?,
-        brokers: brokers(config, &route, &name, false)?,
+        brokers: brokers(config, &name, false)?,
         delivery: ReplayConfig {
             limits: limits(config)?,
             max_message_bytes: delivery.max_message_bytes.map(usize::try_from).transpose()?,
@@ -317,14 +351,6 @@ fn limits(config: &Config) -> anyhow::Result<WindowLimits> {
     })
 }
 
-const fn policy(policy: FailurePolicy) -> Policy {
-    match policy {
-        FailurePolicy::Hold => Policy::Hold,
-        FailurePolicy::DeadLetter => Policy::DeadLetter,
-        FailurePolicy::Discard => Policy::Discard,
-    }
-}
-
 fn ignored_table(table: &QualifiedTable) -> IgnoredTable {
     IgnoredTable {
         schema: table.schema.clone(),
@@ -332,19 +358,17 @@ fn ignored_table(table: &QualifiedTable) -> IgnoredTable {
     }
 }
 
-pub(super) fn brokers(
-    config: &Config,
-    route: &Route,
-    name: &str,
-    auto_setup: bool,
-) -> anyhow::Result<Brokers> {
+pub(super) fn brokers(config: &Config, name: &str, auto_setup: bool) -> anyhow::Result<Brokers> {
     let rabbitmq = &config.rabbitmq;
     let declare = rabbitmq.declare.or(auto_setup.then_some(ExchangeType::Topic));
     // An exchange with a column in its name is known only when an event comes.
-    let exchange = route.exchange.as_constant().map(|name| Exchange {
+    let tables = outbox_tables(config)?;
+    let exchanges: BTreeSet<_> = tables.iter().flat_map(OutboxTable::fixed_exchanges).collect();
+    let exchanges = exchanges.into_iter().map(|name| Exchange {
         name: name.to_owned(),
         declare: declare.map(|kind| kind.as_str().to_owned()),
     });
+    let exchanges: Vec<_> = exchanges.collect();
     let connectors = rabbitmq.uris.iter().map(|uri| {
         let mut uri = BrokerUri::parse(uri.expose_secret())?;
         uri.password = rabbitmq.password.clone().or(uri.password);
@@ -365,7 +389,7 @@ pub(super) fn brokers(
             password_file: rabbitmq.password_file.clone(),
             name: name.to_owned(),
             heartbeat: rabbitmq.heartbeat,
-            exchanges: exchange.clone().into_iter().collect(),
+            exchanges: exchanges.clone(),
             timeout: BROKER_TIMEOUT,
         })
     });

@@ -34,9 +34,10 @@ pub(super) fn of(settings: &Settings) -> Vec<Problem> {
     }
     for entry in &settings.outbox {
         let keeps = entry
+            .values
             .get("outbox.after_publish")
             .is_some_and(|setting| setting.value.text() == "keep");
-        if let Some(retention) = entry.get("outbox.retention.keep_sent").filter(|_| keeps) {
+        if let Some(retention) = entry.values.get("outbox.retention.keep_sent").filter(|_| keeps) {
             let kind = ProblemKind::Contradiction(
                 "outbox.retention.keep_sent deletes rows that are marked as sent, but the table's after_publish = \"keep\" \
                  marks none"
@@ -70,7 +71,7 @@ pub(super) fn of(settings: &Settings) -> Vec<Problem> {
     for setting in settings
         .outbox
         .iter()
-        .filter_map(|entry| entry.get("outbox.table"))
+        .filter_map(|entry| entry.values.get("outbox.table"))
     {
         if let Some(ignored) = ignored
             && ignored.value.texts().contains(&setting.value.text())

@@ -64,7 +64,7 @@ pub(super) fn read(variables: &[(OsString, OsString)]) -> (Layer, Vec<UnknownVar
         match value
             .to_str()
             .ok_or(ProblemKind::NotText)
-            .and_then(|text| Value::from_text(key, text))
+            .and_then(|text| Value::from_outside(key, text))
         {
             Ok(value) => layer.set(Setting { key, value, origin }),
             Err(kind) => layer.problems.push(Problem {

@@ -1,6 +1,5 @@
 //! Reads the TOML file: finds it, walks its tables by the table of keys, and collects every problem.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::Range;
@@ -10,8 +9,8 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::key::{Key, MESSAGES, OUTBOX};
-use super::layers::{Entry, Layer, Setting};
+use super::key::{Key, MESSAGES, OUTBOX, ROUTE};
+use super::layers::{Layer, OutboxEntry, Setting};
 use super::problem::{Origin, Problem, ProblemKind};
 use super::suggest;
 use super::value::Value;
@@ -72,7 +71,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Layer {
         layer: Layer::default(),
     };
     match DeTable::parse(text) {
-        Ok(document) => reader.table("", document.get_ref(), &mut Entry::new()),
+        Ok(document) => reader.table("", document.get_ref(), &mut OutboxEntry::default()),
         Err(error) => {
             let start = error.span().map_or(text.len(), |span| span.start);
             let column = reader.column(start);
@@ -90,8 +89,9 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Walks one table. Keys of an `[[outbox]]` and of the tables below it go to `entry`, all others to the layer.
-    fn table(&mut self, prefix: &str, table: &DeTable<'_>, entry: &mut Entry) {
+    /// Walks one table. Keys of an `[[outbox]]`, of the tables and of the list below it go to `entry`, all others to the
+    /// layer.
+    fn table(&mut self, prefix: &str, table: &DeTable<'_>, entry: &mut OutboxEntry) {
         for (name, value) in table {
             let at = name.span().start;
             let path = if prefix.is_empty() {
@@ -104,7 +104,7 @@ impl Reader<'_> {
                     Ok(value) => {
                         let origin = self.origin_at(at);
                         let values = if key.is_of_outbox() {
-                            &mut *entry
+                            &mut entry.values
                         } else {
                             &mut self.layer.values
                         };
@@ -113,7 +113,16 @@ impl Reader<'_> {
                     Err(kind) => self.problem(at, kind),
                 }
             } else if path == OUTBOX {
-                self.outbox(at, value.get_ref());
+                if let Some(entries) = self.list(OUTBOX, at, value.get_ref(), "table") {
+                    if value.get_ref().as_array().is_some_and(|tables| tables.is_empty()) {
+                        self.problem(at, ProblemKind::OutboxEmpty);
+                    }
+                    self.layer.outbox = Some(entries);
+                }
+            } else if path == ROUTE {
+                let entries = self.list(ROUTE, at, value.get_ref(), "when");
+                let routes = entries.into_iter().flatten();
+                entry.routes.extend(routes.map(|route| route.values));
             } else if suggest::is_section(&path) {
                 match value.get_ref().as_table() {
                     Some(inner) => {
@@ -131,32 +140,41 @@ impl Reader<'_> {
         }
     }
 
-    fn outbox(&mut self, at: usize, value: &DeValue<'_>) {
+    /// The tables of a list, each with its key `needed`; `None` where it is no list.
+    fn list(
+        &mut self,
+        section: &'static str,
+        at: usize,
+        value: &DeValue<'_>,
+        needed: &'static str,
+    ) -> Option<Vec<OutboxEntry>> {
         let DeValue::Array(tables) = value else {
-            return self.wrong_table(at, OUTBOX.to_owned(), "written with two brackets, as [[outbox]]");
-        };
-        if tables.is_empty() {
-            self.problem(at, ProblemKind::OutboxEmpty);
-        }
-        let mut entries = Vec::new();
-        for table in tables {
-            if let Some(entry) = self.outbox_entry(table) {
-                entries.push(entry);
-            }
-        }
-        self.layer.outbox = Some(entries);
-    }
-
-    fn outbox_entry(&mut self, table: &Spanned<DeValue<'_>>) -> Option<Entry> {
-        let Range { start, .. } = table.span();
-        let DeValue::Table(inner) = table.get_ref() else {
-            self.wrong_table(start, OUTBOX.to_owned(), "a list of tables, as [[outbox]]");
+            let expected = format!("written with two brackets, as [[{section}]]");
+            self.wrong_table(at, section.to_owned(), &expected);
             return None;
         };
-        let mut entry = BTreeMap::new();
-        self.table(OUTBOX, inner, &mut entry);
-        if !inner.iter().any(|(name, _)| name.get_ref() == "table") {
-            self.problem(start, ProblemKind::OutboxWithoutTable);
+        let entries = tables
+            .iter()
+            .filter_map(|table| self.list_entry(section, table, needed));
+        Some(entries.collect())
+    }
+
+    fn list_entry(
+        &mut self,
+        section: &'static str,
+        table: &Spanned<DeValue<'_>>,
+        needed: &'static str,
+    ) -> Option<OutboxEntry> {
+        let Range { start, .. } = table.span();
+        let DeValue::Table(inner) = table.get_ref() else {
+            let expected = format!("a list of tables, as [[{section}]]");
+            self.wrong_table(start, section.to_owned(), &expected);
+            return None;
+        };
+        let mut entry = OutboxEntry::default();
+        self.table(section, inner, &mut entry);
+        if !inner.iter().any(|(name, _)| name.get_ref() == needed) {
+            self.problem(start, ProblemKind::ListedWithout { section, needed });
         }
         Some(entry)
     }

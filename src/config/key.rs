@@ -14,6 +14,9 @@ pub(super) const MESSAGES: &str = "source.messages";
 /// The key that makes outbox tables optional.
 pub(super) const MESSAGES_PREFIX: &str = "source.messages.prefix";
 
+/// The section below it that may occur several times, as `[[outbox.route]]`.
+pub(super) const ROUTE: &str = "outbox.route";
+
 /// One setting that walrelay knows.
 #[derive(Debug)]
 pub struct Key {
@@ -42,6 +45,8 @@ pub enum Kind {
     Password,
     /// Text with `{placeholders}`; its own module parses it.
     Template,
+    /// What values of a row must be, as `{ aggregate_type = "order", "payload.country" = ["DE", "AT"] }`; never empty.
+    Conditions,
     /// Where a field of an event comes from: a column's name, `{ value = "..." }`, or "" for nowhere.
     Field,
     /// A table of texts under names that are not ours.
@@ -119,6 +124,12 @@ impl Key {
         self.path.starts_with("outbox.")
     }
 
+    /// Whether it stands in an `[[outbox.route]]`: only a file can say in which.
+    #[must_use]
+    pub fn is_of_route(&self) -> bool {
+        self.section() == ROUTE
+    }
+
     /// Whether nothing may repeat what was written for it.
     #[must_use]
     pub(super) const fn hides_its_value(&self) -> bool {
@@ -131,11 +142,11 @@ impl Key {
         self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
     }
 
-    /// The section as written in a file: `[postgres]`, `[[outbox]]`.
+    /// The section as written in a file: `[postgres]`, `[[outbox]]`, `[[outbox.route]]`.
     #[must_use]
     pub fn header(&self) -> String {
         let section = self.section();
-        if section == OUTBOX {
+        if [OUTBOX, ROUTE].contains(&section) {
             format!("[[{section}]]")
         } else {
             format!("[{section}]")

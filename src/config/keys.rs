@@ -182,6 +182,21 @@ pub static KEYS: &[Key] = &[
         "the attribute type",
     ),
     Key {
+        check: Some(short_text),
+        ..key(
+            "outbox.exchange",
+            Kind::Template,
+            Presence::Optional,
+            "the exchange of this table's events; absent, rabbitmq.exchange",
+        )
+    },
+    key(
+        "outbox.routing_key",
+        Kind::Template,
+        Presence::Optional,
+        "the routing key of this table's events; absent, rabbitmq.routing_key",
+    ),
+    Key {
         check: Some(is_column),
         ..key(
             "outbox.columns.id",
@@ -298,6 +313,33 @@ pub static KEYS: &[Key] = &[
         Presence::Optional,
         "how long rows stay after they were marked as sent; without it for ever",
     ),
+    key(
+        "outbox.route.when",
+        Kind::Conditions,
+        Presence::Optional,
+        "what an event must meet; the first [[outbox.route]] that it meets says where it goes",
+    ),
+    Key {
+        check: Some(short_text),
+        ..key(
+            "outbox.route.exchange",
+            Kind::Template,
+            Presence::Optional,
+            "the exchange of these events; absent, the table's",
+        )
+    },
+    key(
+        "outbox.route.routing_key",
+        Kind::Template,
+        Presence::Optional,
+        "the routing key of these events; absent, the table's",
+    ),
+    key(
+        "outbox.route.on_unroutable",
+        Kind::Choice(POLICIES),
+        Presence::Optional,
+        "what to do with these events where no queue is bound for them; absent, delivery.on_unroutable",
+    ),
     Key {
         secret: true,
         check: Some(not_empty),
@@ -336,7 +378,7 @@ pub static KEYS: &[Key] = &[
         "rabbitmq.routing_key",
         Kind::Template,
         Presence::Default("{aggregate_type}.{event_type}"),
-        "the routing key, with columns of the event in braces",
+        "the routing key, with values of the event in braces",
     ),
     key(
         "rabbitmq.ca_file",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::key::{Key, MESSAGES, MESSAGES_PREFIX, OUTBOX, Presence};
+use super::key::{Key, MESSAGES, MESSAGES_PREFIX, OUTBOX, Presence, ROUTE};
 use super::keys::KEYS;
 use super::problem::{Origin, Problem};
 use super::suggest;
@@ -18,13 +18,22 @@ pub(super) struct Setting {
 /// Settings by the path of their key.
 pub(super) type Entry = BTreeMap<&'static str, Setting>;
 
+/// One `[[outbox]]`: its settings, and the list below it.
+#[derive(Default)]
+pub(super) struct OutboxEntry {
+    /// All but those of the list.
+    pub(super) values: Entry,
+    /// Each `[[outbox.route]]`, in its order.
+    pub(super) routes: Vec<Entry>,
+}
+
 /// What one source says.
 #[derive(Default)]
 pub(super) struct Layer {
     /// All but those of `[[outbox]]`.
     pub(super) values: Entry,
     /// The list of outbox tables, if this source has one.
-    pub(super) outbox: Option<Vec<Entry>>,
+    pub(super) outbox: Option<Vec<OutboxEntry>>,
     pub(super) problems: Vec<Problem>,
 }
 
@@ -32,9 +41,9 @@ impl Layer {
     /// Takes a setting of the environment or a flag. There a key of `[[outbox]]` makes a list of one.
     pub(super) fn set(&mut self, setting: Setting) {
         let values = if setting.key.is_of_outbox() {
-            let entries = self.outbox.get_or_insert_with(|| vec![Entry::new()]);
+            let entries = self.outbox.get_or_insert_with(|| vec![OutboxEntry::default()]);
             match entries.first_mut() {
-                Some(entry) => entry,
+                Some(entry) => &mut entry.values,
                 None => return,
             }
         } else {
@@ -47,7 +56,7 @@ impl Layer {
 /// The settings in effect, each with its origin.
 pub struct Settings {
     pub(super) values: Entry,
-    pub(super) outbox: Vec<Entry>,
+    pub(super) outbox: Vec<OutboxEntry>,
 }
 
 impl Settings {
@@ -65,7 +74,7 @@ impl Settings {
         }
         // Whoever takes events from messages may need no table.
         if settings.outbox.is_empty() && !settings.values.contains_key(MESSAGES_PREFIX) {
-            settings.outbox.push(Entry::new());
+            settings.outbox.push(OutboxEntry::default());
         }
         for key in KEYS {
             let Presence::Default(text) = key.presence else {
@@ -75,8 +84,18 @@ impl Settings {
             let Ok(value) = Value::from_text(key, text) else {
                 continue;
             };
-            let entries = if key.is_of_outbox() {
-                settings.outbox.iter_mut().collect()
+            let entries = if key.is_of_route() {
+                settings
+                    .outbox
+                    .iter_mut()
+                    .flat_map(|entry| &mut entry.routes)
+                    .collect()
+            } else if key.is_of_outbox() {
+                settings
+                    .outbox
+                    .iter_mut()
+                    .map(|entry| &mut entry.values)
+                    .collect()
             } else {
                 vec![&mut settings.values]
             };
@@ -95,7 +114,7 @@ impl Settings {
     /// Where the value of this key comes from; of `[[outbox]]` the first. `None`: it is not set.
     #[must_use]
     pub fn origin(&self, path: &str) -> Option<&Origin> {
-        let of_outbox = self.outbox.first().and_then(|entry| entry.get(path));
+        let of_outbox = self.outbox.first().and_then(|entry| entry.values.get(path));
         self.values.get(path).or(of_outbox).map(|setting| &setting.origin)
     }
 
@@ -109,11 +128,19 @@ impl Settings {
                 // A table of an [[outbox]] stands behind it.
                 OUTBOX => {
                     for entry in &self.outbox {
-                        push_section(&mut text, section, entry);
+                        push_section(&mut text, section, &entry.values);
                         let below = suggest::sections()
                             .into_iter()
                             .filter(|name| is_below_outbox(name));
-                        below.for_each(|section| push_section(&mut text, section, entry));
+                        for section in below {
+                            let entries = match section {
+                                ROUTE => entry.routes.as_slice(),
+                                _ => std::slice::from_ref(&entry.values),
+                            };
+                            for entry in entries {
+                                push_section(&mut text, section, entry);
+                            }
+                        }
                     }
                 }
                 _ if is_below_outbox(section) => {}
@@ -125,9 +152,11 @@ impl Settings {
 
     /// Every setting: those of the outbox tables too.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Setting> {
-        self.values
-            .values()
-            .chain(self.outbox.iter().flat_map(Entry::values))
+        let of_outbox = self.outbox.iter().flat_map(|entry| {
+            let of_routes = entry.routes.iter().flat_map(Entry::values);
+            entry.values.values().chain(of_routes)
+        });
+        self.values.values().chain(of_outbox)
     }
 }
 

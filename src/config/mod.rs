@@ -34,14 +34,14 @@ pub use keys::KEYS;
 pub use layers::Settings;
 pub use log_levels::{LogLevels, NotALevel};
 pub use named::NamedTexts;
-pub use problem::{ConfigError, Origin, Problem, ProblemKind};
+pub use problem::{ConfigError, Origin, Pointed, Problem, ProblemKind};
 pub use rules::Rule;
 pub use types::{
     AdminConfig, AfterPublish, AuthMechanism, ColumnsConfig, Config, DeliveryConfig, ExchangeType,
     FailurePolicy, LogConfig, LogFormat, OnSlotLost, Ordering, OtelConfig, OutboxConfig, PostgresConfig,
-    Preset, RabbitmqConfig,
+    Preset, RabbitmqConfig, RouteConfig,
 };
-pub use value::{FieldValue, Value};
+pub use value::{ConditionValue, FieldValue, Value};
 
 use layers::{Layer, Setting};
 
@@ -196,7 +196,7 @@ fn flags(sources: &Sources<'_>) -> Layer {
         .map(|(flag, path, value)| (*flag, *path, value.as_str()));
     for (flag, path, text) in set.chain(named) {
         let value = match Key::find(path) {
-            Some(key) => Value::from_text(key, text).map(|value| (key, value)),
+            Some(key) => Value::from_outside(key, text).map(|value| (key, value)),
             // What stands before the first `=` of a misplaced URL may be a password: repeat only what looks like a key.
             None if !path.is_empty()
                 && path

@@ -98,12 +98,23 @@ pub enum ProblemKind {
         /// Where it would have been found.
         looked_for: Vec<String>,
     },
-    /// An `[[outbox]]` without its table.
-    #[error("[[outbox]] has no table; write table = \"schema.name\" below it")]
-    OutboxWithoutTable,
     /// A `[source.messages]` that says nothing.
     #[error("[source.messages] has no prefix; write prefix = \"outbox\" below it")]
     MessagesWithoutPrefix,
+    /// A table of a list without the key that it is of no use without.
+    #[error("[[{section}]] has no {needed}; write {} below it", example(needed))]
+    ListedWithout {
+        /// The list's name.
+        section: &'static str,
+        /// The key's name.
+        needed: &'static str,
+    },
+    /// A key of `[[outbox.route]]` in a variable or a flag.
+    #[error("{} can be set in a configuration file only, where {} can be there several times", .key.path, .key.header())]
+    InFileOnly {
+        /// The key.
+        key: &'static Key,
+    },
     /// An empty list of outbox tables.
     #[error("outbox must hold at least one table; leave it out for the default, public.outbox_events")]
     OutboxEmpty,
@@ -155,15 +166,69 @@ impl fmt::Display for Problem {
         }
         write!(f, "{}", self.kind)?;
         let mut source = self.kind.source();
+        let mut pointed = None;
         while let Some(error) = source {
             write!(f, ": {error}")?;
+            pointed = pointed.or(error.downcast_ref::<Pointed>());
             source = error.source();
         }
-        Ok(())
+        match pointed {
+            Some(pointed) => write!(f, "\n{}", pointed.excerpt()),
+            None => Ok(()),
+        }
     }
 }
 
-/// Everything that is wrong with a configuration; its text is one line for each problem.
+/// What a validator says of one place in a text: it is shown with the text and a caret below that place. Not for texts
+/// that may hold a secret.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct Pointed {
+    /// The whole text.
+    pub text: String,
+    /// The first character at fault, counted from 1.
+    pub position: usize,
+    /// How many characters are at fault.
+    pub length: usize,
+    /// What is wrong, without the place.
+    pub why: String,
+}
+
+impl Pointed {
+    /// Around a fault, so many characters are shown at most.
+    const AROUND: usize = 50;
+
+    /// Two lines: the text, cut where it is long, and carets below the fault.
+    fn excerpt(&self) -> String {
+        const INDENT: &str = "    ";
+        let fault = self.position.saturating_sub(1);
+        let start = fault.saturating_sub(Self::AROUND);
+        let shown = Self::AROUND + self.length.min(Self::AROUND) + Self::AROUND;
+        // A character that takes no or much room would put the caret in the wrong place.
+        let plain = |c: char| if c.is_control() { ' ' } else { c };
+        let rest = self.text.chars().skip(start);
+        let text: String = rest.take(shown).map(plain).collect();
+        let before = if start > 0 { "…" } else { "" };
+        let after = match self.text.chars().count() > start + shown {
+            true => "…",
+            false => "",
+        };
+        let offset = " ".repeat(before.chars().count() + fault - start);
+        let carets = "^".repeat(self.length.clamp(1, 2 * Self::AROUND));
+        format!("{INDENT}{before}{text}{after}\n{INDENT}{offset}{carets}")
+    }
+}
+
+/// How a key is written that a table of a list needs.
+fn example(needed: &str) -> &'static str {
+    match needed {
+        "when" => "when = { aggregate_type = \"order\" }",
+        _ => "table = \"schema.name\"",
+    }
+}
+
+/// Everything that is wrong with a configuration; its text is one line for each problem, and two more for one that is shown
+/// with its place.
 #[derive(Debug)]
 pub struct ConfigError(Vec<Problem>);
 

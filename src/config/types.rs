@@ -13,8 +13,7 @@ use super::keys::KEYS;
 use super::layers::{Entry, Settings};
 use super::log_levels::LogLevels;
 use super::problem::{Problem, ProblemKind};
-use super::value::FieldValue;
-use super::value::Value;
+use super::value::{ConditionValue, FieldValue, Value};
 
 /// The whole configuration. Its `Debug` shows no secret.
 #[derive(Debug, Clone)]
@@ -79,6 +78,25 @@ pub struct OutboxConfig {
     pub columns: ColumnsConfig,
     /// What its messages look like.
     pub content: ContentConfig,
+    /// The template of the exchange; `None`: that of `[rabbitmq]`.
+    pub exchange: Option<String>,
+    /// The template of the routing key; `None`: that of `[rabbitmq]`.
+    pub routing_key: Option<String>,
+    /// What counts before these two, the first that an event meets.
+    pub routes: Vec<RouteConfig>,
+}
+
+/// One `[[outbox.route]]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteConfig {
+    /// What an event must meet, all of it; at least one.
+    pub when: Vec<ConditionValue>,
+    /// The template of the exchange; `None`: the table's.
+    pub exchange: Option<String>,
+    /// The template of the routing key; `None`: the table's.
+    pub routing_key: Option<String>,
+    /// What to do with an event of this route that no queue is bound for; `None`: as for all others.
+    pub on_unroutable: Option<FailurePolicy>,
 }
 
 /// `[outbox.columns]`: where each field comes from; `None`: as the preset has it.
@@ -324,8 +342,24 @@ impl Config {
             file,
         };
         let outbox = settings.outbox.iter().map(|entry| {
-            let values = Fields { entry, file };
+            let routes = entry.routes.iter().map(|entry| {
+                let values = Fields { entry, file };
+                Ok(RouteConfig {
+                    when: values.required("outbox.route.when")?,
+                    exchange: values.optional("outbox.route.exchange"),
+                    routing_key: values.optional("outbox.route.routing_key"),
+                    on_unroutable: values.optional("outbox.route.on_unroutable"),
+                })
+            });
+            let routes = routes.collect::<Result<_, Problem>>()?;
+            let values = Fields {
+                entry: &entry.values,
+                file,
+            };
             Ok(OutboxConfig {
+                exchange: values.optional("outbox.exchange"),
+                routing_key: values.optional("outbox.routing_key"),
+                routes,
                 table: values.required("outbox.table")?,
                 after_publish: values.optional("outbox.after_publish"),
                 keep_sent: values.optional("outbox.retention.keep_sent"),
@@ -513,6 +547,7 @@ fields! {
         _ => None,
     };
     FieldValue: Field(field) => Some(field.clone());
+    Vec<ConditionValue>: Conditions(conditions) => Some(conditions.clone());
     Preset: Word(word) => match *word {
         "walrelay" => Some(Self::Walrelay),
         "debezium" => Some(Self::Debezium),

@@ -27,6 +27,8 @@ pub enum Value {
     Texts(Vec<String>),
     /// The same of a key that is secret.
     Secrets(Vec<SecretString>),
+    /// Of [`Kind::Conditions`].
+    Conditions(Vec<ConditionValue>),
     /// Of [`Kind::Field`].
     Field(FieldValue),
     /// Of [`Kind::Named`], in the order of the names.
@@ -60,6 +62,60 @@ pub enum FieldValue {
     Absent,
 }
 
+/// What one value of a row must be, as configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConditionValue {
+    /// The field, column, or path into one.
+    pub of: String,
+    /// The texts that it may be; at least one.
+    pub any_of: Vec<String>,
+}
+
+impl ConditionValue {
+    /// Reads `{ aggregate_type = "order" }`. A key with dots is a path, in quotes or not.
+    fn from_table(table: &DeTable<'_>) -> Option<Vec<Self>> {
+        let mut conditions = Vec::new();
+        Self::collect("", table, &mut conditions)?;
+        (!conditions.is_empty()).then_some(conditions)
+    }
+
+    fn collect(prefix: &str, table: &DeTable<'_>, conditions: &mut Vec<Self>) -> Option<()> {
+        for (name, value) in table {
+            let of = match prefix {
+                "" => name.get_ref().to_string(),
+                prefix => format!("{prefix}.{}", name.get_ref()),
+            };
+            let value = value.get_ref();
+            if let Some(inner) = value.as_table() {
+                Self::collect(&of, inner, conditions)?;
+                continue;
+            }
+            let any_of = match value.as_array() {
+                Some(items) if items.is_empty() => return None,
+                Some(items) => {
+                    let texts = items.iter().map(|item| scalar(item.get_ref()));
+                    texts.collect::<Option<_>>()?
+                }
+                None => vec![scalar(value)?],
+            };
+            conditions.push(Self { of, any_of });
+        }
+        Some(())
+    }
+}
+
+/// A text, or how a row would write a whole number or a boolean of JSON.
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    if let DeValue::Boolean(on) = value {
+        return Some(on.to_string());
+    }
+    match value.as_integer() {
+        Some(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
+        Some(_) => None,
+        None => value.as_str().map(str::to_owned),
+    }
+}
+
 impl FieldValue {
     /// Reads a column's name, nothing, or an inline table as in a file.
     fn from_text(text: &str) -> Option<Self> {
@@ -91,6 +147,17 @@ impl FieldValue {
 }
 
 impl Value {
+    /// Reads the text of an environment variable or a flag.
+    ///
+    /// # Errors
+    /// As [`from_text`](Self::from_text), and for a key that only a file can set.
+    pub(super) fn from_outside(key: &'static Key, text: &str) -> Result<Self, ProblemKind> {
+        match key.is_of_route() {
+            true => Err(ProblemKind::InFileOnly { key }),
+            false => Self::from_text(key, text),
+        }
+    }
+
     /// Reads the text of an environment variable, a flag or a default.
     ///
     /// # Errors
@@ -107,6 +174,7 @@ impl Value {
             Kind::Texts => Some(Self::listed(key, separated(text))),
             Kind::Field => FieldValue::from_text(text).map(Self::Field),
             Kind::Named => NamedTexts::from_text(text).map(Self::Named),
+            Kind::Conditions => None,
             Kind::Path => (!text.is_empty()).then(|| Self::Path(text.into())),
             Kind::Duration { .. } => humantime::parse_duration(text).ok().map(Self::Duration),
             Kind::Choice(words) => words
@@ -167,7 +235,10 @@ impl Value {
                 .map(Self::Named)
                 .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new()))?
                 .fits(key, || described(value)),
-            (Kind::Named, other) => Err(impossible(
+            (Kind::Conditions, DeValue::Table(table)) => ConditionValue::from_table(table)
+                .map(Self::Conditions)
+                .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new())),
+            (Kind::Named | Kind::Conditions, other) => Err(impossible(
                 key,
                 expected(key.kind),
                 described(other),
@@ -200,6 +271,7 @@ impl Value {
             | Self::Secrets(_)
             | Self::Field(_)
             | Self::Named(_)
+            | Self::Conditions(_)
             | Self::Path(_)
             | Self::Duration(_)
             | Self::Size(_)
@@ -210,7 +282,7 @@ impl Value {
         }
     }
 
-    /// The texts of a list, or of names; a field's constant; else the one [`text`](Self::text).
+    /// The texts of a list, or of names; a field's constant; what conditions look at; else the one [`text`](Self::text).
     pub(super) fn texts(&self) -> Vec<&str> {
         if let Self::Field(FieldValue::Constant(text)) = self {
             return vec![text];
@@ -223,6 +295,9 @@ impl Value {
         }
         if let Self::Secrets(texts) = self {
             return texts.iter().map(SecretString::expose_secret).collect();
+        }
+        if let Self::Conditions(conditions) = self {
+            return conditions.iter().map(|condition| condition.of.as_str()).collect();
         }
         vec![self.text()]
     }
@@ -277,6 +352,10 @@ fn expected(kind: Kind) -> String {
         Kind::Texts => "a text in quotes or a list of such".to_owned(),
         Kind::Field => "a column's name in quotes or { value = \"...\" }".to_owned(),
         Kind::Named => "a table of names, each with a text in quotes".to_owned(),
+        Kind::Conditions => {
+            "a table of columns and what each must be, as { aggregate_type = \"order\", event_type = [\"paid\", \"refund*\"] }"
+                .to_owned()
+        }
         Kind::Path => "a path in quotes".to_owned(),
         Kind::Duration { .. } => "a duration such as \"10s\" or \"100ms\"".to_owned(),
         Kind::Size { .. } => "a size such as \"32MiB\" or a number of bytes".to_owned(),
@@ -310,6 +389,7 @@ fn range(kind: Kind) -> String {
         | Kind::Password
         | Kind::Field
         | Kind::Named
+        | Kind::Conditions
         | Kind::Path
         | Kind::Boolean
         | Kind::Choice(_)
@@ -329,6 +409,7 @@ fn nearest(kind: Kind, text: &str) -> String {
         | Kind::Password
         | Kind::Field
         | Kind::Named
+        | Kind::Conditions
         | Kind::Path
         | Kind::Duration { .. }
         | Kind::Size { .. }
@@ -391,6 +472,10 @@ pub(super) fn to_toml(value: &Value) -> String {
         Value::Field(FieldValue::Constant(text)) => format!("{{ value = {} }}", quoted(text)),
         Value::Field(FieldValue::Absent) => quoted(""),
         Value::Named(texts) => texts.to_toml(),
+        Value::Conditions(conditions) => {
+            let conditions: Vec<_> = conditions.iter().map(condition).collect();
+            format!("{{ {} }}", conditions.join(", "))
+        }
         Value::Path(path) => quoted(&path.to_string_lossy()),
         Value::Duration(wait) => quoted(&humantime::format_duration(*wait).to_string()),
         Value::Size(bytes) => quoted(&size_text(*bytes)),
@@ -400,6 +485,16 @@ pub(super) fn to_toml(value: &Value) -> String {
         Value::Address(address) => quoted(&address.to_string()),
         Value::LogLevels(levels) => quoted(&levels.to_string()),
     }
+}
+
+fn condition(condition: &ConditionValue) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let of = match condition.of.chars().all(is_bare) {
+        true => condition.of.clone(),
+        false => quoted(&condition.of),
+    };
+    let any_of = condition.any_of.iter().map(|text| quoted(text));
+    format!("{of} = {}", listing(any_of))
 }
 
 /// A list; a single item stands for itself.

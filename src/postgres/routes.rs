@@ -3,11 +3,21 @@
 use super::catalog::column;
 use super::control::ControlSession;
 use super::error::Error;
-use super::outbox::Outbox;
+use super::identifier::{QualifiedTable, quote_identifier};
+use super::rows::output_text;
 use super::table_use::Use;
 
-/// How many rows are looked at.
-const ROWS: u64 = 100_000;
+/// A longer value is left out: none that makes a routing key is so long, but for JSON with such a value inside.
+const LONGEST: u32 = 64 * 1024;
+
+/// How much of a table is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// Rows, any.
+    pub rows: u32,
+    /// Combinations of values.
+    pub combinations: u32,
+}
 
 /// Combinations of values in a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +30,7 @@ pub struct Combinations {
     pub is_sampled: bool,
 }
 
-/// Looks at up to 100,000 rows of a table, for up to `limit` combinations of the values that names in templates mean,
-/// as the stream would bring them.
+/// Looks at some rows of a table for combinations of the columns' values, as the stream would bring them.
 ///
 /// Grants: usage on the schema, select on the table.
 ///
@@ -29,23 +38,25 @@ pub struct Combinations {
 /// A column or the table is missing, a right is, or it takes too long.
 pub async fn combinations(
     session: &ControlSession,
-    outbox: &Outbox,
-    names: &[String],
-    limit: u32,
+    table: &QualifiedTable,
+    columns: &[String],
+    sample: Sample,
 ) -> Result<Combinations, Error> {
-    let usage = Use::outbox(
-        "look for the values that routing goes by",
-        "select",
-        &outbox.table,
-        &[],
-    );
-    let texts: Vec<_> = names.iter().map(|name| outbox.text_of(name)).collect();
+    let usage = Use::outbox("look for the values that routing goes by", "select", table, &[]);
+    let names: Vec<_> = columns
+        .iter()
+        .map(|name| {
+            let text = output_text(&format!("t.{}", quote_identifier(name)));
+            format!("case when pg_catalog.octet_length({text}) <= {LONGEST} then {text} end")
+        })
+        .collect();
     let sql = format!(
         "select values, count(*), sum(count(*)) over ()::bigint from (select array[{}]::text[] as values \
-         from {} t limit {ROWS}) rows group by values order by 2 desc, 1 limit {}",
-        texts.join(", "),
-        outbox.table.quoted(),
-        u64::from(limit) + 1
+         from {} t limit {}) rows group by values order by 2 desc, 1 limit {}",
+        names.join(", "),
+        table.quoted(),
+        sample.rows,
+        u64::from(sample.combinations) + 1
     );
     let rows = usage
         .run(session.role(), session.client().query(&sql, &[]))
@@ -60,12 +71,12 @@ pub async fn combinations(
         total = number(row, 2)?;
         found.push((column(row, 0, usage.purpose)?, number(row, 1)?));
     }
-    let most = usize::try_from(limit).unwrap_or(usize::MAX);
+    let most = usize::try_from(sample.combinations).unwrap_or(usize::MAX);
     let has_more = found.len() > most;
     found.truncate(most);
     Ok(Combinations {
         found,
         has_more,
-        is_sampled: total >= ROWS,
+        is_sampled: total >= u64::from(sample.rows),
     })
 }

@@ -112,34 +112,40 @@ impl Examination {
     }
 
     async fn publish(&self, connector: &Connector, group: &mut Group) {
-        let Some(exchange) = connector.exchanges.first() else {
+        if connector.exchanges.is_empty() {
             group.push(Finding::passed(
                 "exchange",
                 "its name has a column in it, so each event tells",
             ));
             self.without_probe("each event names its exchange", group);
             return;
-        };
-        // Only looked for, whatever the relay would do.
-        let passive = Connector {
-            exchanges: vec![Exchange {
-                name: exchange.name.clone(),
-                declare: None,
-            }],
-            ..connector.clone()
-        };
-        let link = match passive.connect().await {
-            Ok(link) => link,
-            Err(error) => {
-                group.push(no_exchange(exchange, &error));
-                return;
+        }
+        let mut first = None;
+        for exchange in &connector.exchanges {
+            // Only looked for, whatever the relay would do.
+            let passive = Connector {
+                exchanges: vec![Exchange {
+                    name: exchange.name.clone(),
+                    declare: None,
+                }],
+                ..connector.clone()
+            };
+            match passive.connect().await {
+                Err(error) => group.push(no_exchange(exchange, &error)),
+                Ok(link) => {
+                    let found = match exchange.name.as_str() {
+                        "" => "the default exchange, which is always there".to_owned(),
+                        name => format!("`{name}` is there"),
+                    };
+                    group.push(Finding::passed("exchange", found));
+                    match first {
+                        None => first = Some((exchange, link)),
+                        Some(_) => close(link).await,
+                    }
+                }
             }
-        };
-        let found = match exchange.name.as_str() {
-            "" => "the default exchange, which is always there".to_owned(),
-            name => format!("`{name}` is there"),
-        };
-        group.push(Finding::passed("exchange", found));
+        }
+        let Some((exchange, link)) = first else { return };
         if self.probe {
             probed(connector, link, &exchange.name, group).await;
         } else {

@@ -120,7 +120,7 @@ mod tests {
         let of_template = MappingError::TemplateColumnMissing {
             table: table(),
             column: "kind".to_owned(),
-            setting: "rabbitmq.routing_key",
+            setting: "rabbitmq.routing_key".into(),
         };
         let required = MappingError::ColumnMissing {
             table: table(),

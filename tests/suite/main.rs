@@ -33,6 +33,8 @@ mod load;
 mod logs;
 mod main_path;
 mod mapping_content;
+mod mapping_page;
+mod mapping_routes;
 mod marks;
 mod marks_limits;
 mod moving;

@@ -1,4 +1,4 @@
-//! Content headers, as far as a returned message needs them.
+//! Content headers, as far as a returned message or a look at one of our own needs them.
 
 use super::constants::{class, header, property};
 use super::error::AmqpError;
@@ -16,11 +16,27 @@ pub struct ContentHeader<'a> {
     pub properties: Properties<'a>,
 }
 
-/// A message's properties; those that a publisher does not read back are checked and passed over.
+/// A message's properties; those that are never published are checked and passed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Properties<'a> {
     headers: Option<Table<'a>>,
     message_id: Option<&'a [u8]>,
+    /// The body's media type.
+    pub content_type: Option<&'a [u8]>,
+    /// 2 where queues keep the message on disk.
+    pub delivery_mode: Option<u8>,
+    /// From 0 to 255.
+    pub priority: Option<u8>,
+    /// What it answers or belongs to.
+    pub correlation_id: Option<&'a [u8]>,
+    /// Milliseconds, as text.
+    pub expiration: Option<&'a [u8]>,
+    /// Seconds since 1970.
+    pub timestamp: Option<u64>,
+    /// The message's type.
+    pub message_type: Option<&'a [u8]>,
+    /// The sender's name.
+    pub app_id: Option<&'a [u8]>,
 }
 
 /// The commit LSN and `tx_seq` of one of our own messages, from the content header by which it came back;
@@ -95,29 +111,40 @@ impl<'a> Properties<'a> {
         let text = |reader: &mut Reader<'a>, flag: u16, field: &'static str| {
             has(flag).then(|| reader.short_string(field)).transpose()
         };
-        text(reader, property::CONTENT_TYPE, "content-type")?;
+        let content_type = text(reader, property::CONTENT_TYPE, "content-type")?;
         text(reader, property::CONTENT_ENCODING, "content-encoding")?;
         let headers = has(property::HEADERS)
             .then(|| Table::read(reader, "headers"))
             .transpose()?;
-        has(property::DELIVERY_MODE)
+        let delivery_mode = has(property::DELIVERY_MODE)
             .then(|| reader.u8("delivery-mode"))
             .transpose()?;
-        has(property::PRIORITY)
+        let priority = has(property::PRIORITY)
             .then(|| reader.u8("priority"))
             .transpose()?;
-        text(reader, property::CORRELATION_ID, "correlation-id")?;
+        let correlation_id = text(reader, property::CORRELATION_ID, "correlation-id")?;
         text(reader, property::REPLY_TO, "reply-to")?;
-        text(reader, property::EXPIRATION, "expiration")?;
+        let expiration = text(reader, property::EXPIRATION, "expiration")?;
         let message_id = text(reader, property::MESSAGE_ID, "message-id")?;
-        has(property::TIMESTAMP)
+        let timestamp = has(property::TIMESTAMP)
             .then(|| reader.u64("timestamp"))
             .transpose()?;
-        text(reader, property::TYPE, "type")?;
+        let message_type = text(reader, property::TYPE, "type")?;
         text(reader, property::USER_ID, "user-id")?;
-        text(reader, property::APP_ID, "app-id")?;
+        let app_id = text(reader, property::APP_ID, "app-id")?;
         text(reader, property::CLUSTER_ID, "cluster-id")?;
-        Ok(Self { headers, message_id })
+        Ok(Self {
+            headers,
+            message_id,
+            content_type,
+            delivery_mode,
+            priority,
+            correlation_id,
+            expiration,
+            timestamp,
+            message_type,
+            app_id,
+        })
     }
 }
 

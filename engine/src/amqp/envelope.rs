@@ -1,7 +1,7 @@
 //! Reading back from an encoded message where it goes and which it is: for naming a message that failed.
 
 use super::Message;
-use super::content::ContentHeader;
+use super::content::{ContentHeader, Properties};
 use super::reader::Reader;
 use super::table::FieldValue;
 
@@ -23,6 +23,13 @@ impl Message {
     pub fn message_id(&self) -> Option<&str> {
         let (_, _, header) = self.split();
         std::str::from_utf8(ContentHeader::decode(header).ok()?.properties.message_id()?).ok()
+    }
+
+    /// Its properties.
+    #[must_use]
+    pub fn properties(&self) -> Option<Properties<'_>> {
+        let (_, _, header) = self.split();
+        Some(ContentHeader::decode(header).ok()?.properties)
     }
 
     /// A text among its headers.

@@ -5,7 +5,7 @@ use crate::event::{Columns, Content, InvalidRow, Mapping, OutboxTable, Route};
 use crate::pgoutput::sample::{Cell, Row, Sample, SampleColumn, any_sample};
 use crate::pgoutput::{Message, Value};
 use crate::property;
-use crate::route::Template;
+use crate::route::{Destination, RenderError, Template, ValueFault};
 use crate::walsender::ServerMessage;
 
 const FIELDS: &[u8] = b"w\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x02\
@@ -280,6 +280,7 @@ fn with_mapping<T>(
     let route = Route {
         exchange: Template::parse("outbox").unwrap(),
         routing_key: Template::parse(routing_key).unwrap(),
+        rules: Vec::new(),
     };
     let outbox = OutboxTable {
         schema: relation.namespace.to_owned(),
@@ -358,17 +359,20 @@ fn a_large_value_that_the_event_does_not_need_does_no_harm() {
     with_mapping(&columns, "{event_type}", |mapping, row| {
         assert_eq!(mapping.read(row).unwrap().payload.len(), 100);
         assert!(!mapping.is_sent(row));
-        let mut key = String::new();
-        mapping.render_routing_key(row, &mut key).unwrap();
+        mapping.route(row, &mut Destination::default()).unwrap();
     });
     with_mapping(&columns, "{notes}", |mapping, row| {
-        let error = InvalidRow::TooLargeInTemplate {
-            column: 1,
-            setting: "rabbitmq.routing_key",
-            length: 500,
-            limit: 100,
+        let error = InvalidRow::Template {
+            setting: "rabbitmq.routing_key".into(),
+            error: RenderError {
+                reference: "notes".to_owned(),
+                fault: ValueFault::TooLarge {
+                    length: 500,
+                    limit: 100,
+                },
+            },
         };
-        assert_eq!(mapping.render_routing_key(row, &mut String::new()), Err(error));
+        assert_eq!(mapping.route(row, &mut Destination::default()), Err(error));
     });
 }
 

@@ -15,6 +15,7 @@ fn table(routing_key: &str) -> OutboxTable {
         route: Route {
             exchange: Template::parse("{tenant}").unwrap(),
             routing_key: Template::parse(routing_key).unwrap(),
+            rules: Vec::new(),
         },
         after_publish: None,
     }

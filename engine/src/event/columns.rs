@@ -120,6 +120,15 @@ impl Columns {
         })
     }
 
+    /// What a name in a template or a rule stands for: the field of this name before a column that is called so.
+    #[must_use]
+    pub fn source_of(&self, name: &str) -> Source {
+        match self.field(name) {
+            Some(Source::Absent) | None => Source::Column(name.to_owned()),
+            Some(source) => source,
+        }
+    }
+
     /// The columns that a row must have, each with the field that it is, in the order in which faults are reported.
     #[must_use]
     pub fn required(&self) -> Vec<(&'static str, &str)> {

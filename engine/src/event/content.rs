@@ -10,7 +10,7 @@ use super::properties::{BoundProperties, PropertyTexts};
 use super::time::{EventTime, Written};
 use crate::amqp::{EncodedHeaders, HeaderEntries, NameUse};
 use crate::pgoutput::Tuple;
-use crate::route::{BoundTemplate, Template};
+use crate::route::{BoundTemplate, Reference, Setting, Template};
 use crate::timestamp::PgTimestamp;
 use crate::trace::TraceContext;
 
@@ -79,10 +79,25 @@ enum Body<'a> {
     },
 }
 
+impl Content {
+    /// What its templates name, each with its setting.
+    pub(super) fn references(&self) -> impl Iterator<Item = (Setting, &Reference)> {
+        let headers = self
+            .headers
+            .iter()
+            .map(|(_, template)| (Setting::from("outbox.headers"), template));
+        let templates = headers.chain(self.format.templates());
+        templates.flat_map(|(setting, template)| {
+            let references = template.references();
+            references.map(move |reference| (setting, reference))
+        })
+    }
+}
+
 impl BoundContent {
     pub(super) fn bind(binder: &Binder<'_>, content: &Content) -> Result<Self, MappingError> {
         let fixed = content.headers.iter().map(|(name, template)| {
-            let template = binder.template(template, "outbox.headers")?;
+            let template = binder.template(template, "outbox.headers".into())?;
             Ok((name.clone(), template))
         });
         let columns = binder.columns;
@@ -151,7 +166,7 @@ impl BoundContent {
         let mut overridden = 0;
         for (name, template) in &self.fixed {
             if use_of(name.as_bytes()) == NameUse::Joins {
-                render(template, row, "outbox.headers", header)?;
+                render(template, row, "outbox.headers".into(), header)?;
                 entries.text(name, &*header)?;
             }
         }

@@ -12,7 +12,7 @@ use super::mapping::{Binder, MappingError, render};
 use super::time::EventTime;
 use crate::amqp::{EncodeError, HeaderEntries};
 use crate::pgoutput::Tuple;
-use crate::route::{BoundTemplate, Template};
+use crate::route::{BoundTemplate, Setting, Template};
 use crate::trace::TraceContext;
 
 /// What the messages of a table look like.
@@ -41,6 +41,22 @@ pub struct CloudEvents {
     pub source: Template,
     /// The attribute `type`.
     pub event_type: Template,
+}
+
+impl Format {
+    /// Its templates, each with its setting.
+    pub(super) fn templates(&self) -> impl Iterator<Item = (Setting, &Template)> {
+        let event = match self {
+            Self::CloudEventsBinary { event, .. } | Self::CloudEventsStructured(event) => Some(event),
+            Self::Payload | Self::Envelope => None,
+        };
+        event.into_iter().flat_map(|event| {
+            [
+                (Setting::from("outbox.cloudevents.source"), &event.source),
+                (Setting::from("outbox.cloudevents.type"), &event.event_type),
+            ]
+        })
+    }
 }
 
 /// A format whose templates are bound to a relation.
@@ -97,8 +113,8 @@ impl BoundFormat {
     pub(super) fn bind(binder: &Binder<'_>, format: &Format) -> Result<Self, MappingError> {
         let bind = |event: &CloudEvents| {
             Ok(BoundCloudEvents {
-                source: binder.template(&event.source, "outbox.cloudevents.source")?,
-                event_type: binder.template(&event.event_type, "outbox.cloudevents.type")?,
+                source: binder.template(&event.source, "outbox.cloudevents.source".into())?,
+                event_type: binder.template(&event.event_type, "outbox.cloudevents.type".into())?,
             })
         };
         Ok(match format {
@@ -129,11 +145,16 @@ impl BoundCloudEvents {
         time: EventTime<'a>,
         texts: &'a mut AttributeTexts,
     ) -> Result<Attributes<'a>, InvalidRow> {
-        render(&self.source, row, "outbox.cloudevents.source", &mut texts.source)?;
+        render(
+            &self.source,
+            row,
+            "outbox.cloudevents.source".into(),
+            &mut texts.source,
+        )?;
         render(
             &self.event_type,
             row,
-            "outbox.cloudevents.type",
+            "outbox.cloudevents.type".into(),
             &mut texts.event_type,
         )?;
         let attributes = Attributes {

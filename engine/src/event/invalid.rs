@@ -1,6 +1,7 @@
 //! Why one row cannot become a message.
 
 use crate::amqp::{EncodeError, HeadersFault};
+use crate::route::{RenderError, Setting};
 
 /// Why one row cannot become a message. Such a row is *invalid* and held.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,21 +18,13 @@ pub enum InvalidRow {
     /// A bytea column did not come in the `hex` format that the session asks for.
     #[error("column \"{0}\" is not in PostgreSQL's hex format of bytea")]
     NotHex(String),
-    /// A column of a template is NULL.
-    #[error("column {column} of the row is null, which the template of {setting} names")]
-    NullInTemplate {
-        /// The column's place in the row, from 1.
-        column: usize,
-        /// The setting whose template it is.
-        setting: &'static str,
-    },
-    /// A column of a template is not UTF-8.
-    #[error("column {column} of the row is not UTF-8, which the template of {setting} names")]
-    NotUtf8InTemplate {
-        /// The column's place in the row, from 1.
-        column: usize,
-        /// The setting whose template it is.
-        setting: &'static str,
+    /// A template or a rule asks for a value that the row has not, or that cannot stand in a text.
+    #[error("{error}, which {setting} asks for")]
+    Template {
+        /// The setting that asks.
+        setting: Setting,
+        /// For what, and why there is none.
+        error: RenderError,
     },
     /// A column's value was too large to be kept while the row was read.
     #[error("column \"{column}\" has {length} bytes; there is room for {limit} (delivery.max_event_bytes)")]
@@ -41,21 +34,6 @@ pub enum InvalidRow {
         /// Its length in bytes, as PostgreSQL sends it.
         length: u64,
         /// How long it might have been: the limit, or what the row's columns before it left of twice that.
-        limit: u64,
-    },
-    /// A column of a template was too large to be kept while the row was read.
-    #[error(
-        "column {column} of the row, which the template of {setting} names, has {length} bytes; there is room for \
-         {limit} (delivery.max_event_bytes)"
-    )]
-    TooLargeInTemplate {
-        /// The column's place in the row, from 1.
-        column: usize,
-        /// The setting whose template it is.
-        setting: &'static str,
-        /// Its length in bytes, as PostgreSQL sends it.
-        length: u64,
-        /// How long it might have been, as for [`ColumnTooLarge`](Self::ColumnTooLarge).
         limit: u64,
     },
     /// What should be headers cannot be such, or RabbitMQ would close the channel at them.

@@ -1,12 +1,12 @@
 //! From a row of the outbox table to an event: columns are found by name in each Relation message.
 
+use super::OutboxTable;
 use super::columns::{Columns, Source};
 use super::content::{BoundContent, ContentScratch, MessageContent};
 use super::invalid::InvalidRow;
 use super::payload::{Payload, PayloadType};
-use super::{OutboxTable, Route};
 use crate::pgoutput::{Relation, Tuple, Value};
-use crate::route::{Bound, BoundTemplate, RenderError, Template, TemplateError};
+use crate::route::{Bound, BoundTemplate, Destination, Router, Setting, Template, TemplateError};
 use crate::timestamp::PgTimestamp;
 use crate::trace::{TraceColumns, TraceContext};
 
@@ -23,21 +23,21 @@ pub enum MappingError {
         /// The field of the event that it was to be.
         field: &'static str,
     },
-    /// A template names a column that is not there.
-    #[error("table {table} has no column \"{column}\", which the template of {setting} names")]
+    /// A template or a rule names a column that is not there.
+    #[error("table {table} has no column \"{column}\", which {setting} names")]
     TemplateColumnMissing {
         /// The table, as `schema.name`.
         table: String,
         /// The column.
         column: String,
         /// The setting at fault.
-        setting: &'static str,
+        setting: Setting,
     },
     /// What a setting gives for every event is no template.
     #[error("the value of {setting}: {error}")]
     Template {
         /// The setting at fault.
-        setting: &'static str,
+        setting: Setting,
         /// What is wrong with it.
         error: TemplateError,
     },
@@ -66,8 +66,7 @@ pub struct Mapping {
     payload_type: PayloadType,
     sent_at: Option<BoundColumn>,
     trace: TraceColumns,
-    exchange: BoundTemplate,
-    routing_key: BoundTemplate,
+    router: Router,
     content: BoundContent,
 }
 
@@ -106,11 +105,8 @@ impl Mapping {
     /// # Errors
     /// A column that is required, or that the configuration names, is missing, or the payload's type cannot be carried.
     pub fn bind(relation: &Relation<'_>, outbox: &OutboxTable) -> Result<Self, MappingError> {
-        let binder = Binder {
-            relation,
-            columns: &outbox.columns,
-        };
         let columns = &outbox.columns;
+        let binder = Binder { relation, columns };
         let id = binder.column("id", &columns.id)?;
         let aggregate_type = binder.source("aggregate_type", &columns.aggregate_type)?;
         let aggregate_id = binder.source("aggregate_id", &columns.aggregate_id)?;
@@ -120,10 +116,6 @@ impl Mapping {
             .columns()
             .nth(payload.at)
             .map_or(0, |column| column.type_oid);
-        let Route {
-            exchange,
-            routing_key,
-        } = &outbox.route;
         Ok(Self {
             payload_type: PayloadType::of(type_oid).ok_or_else(|| MappingError::PayloadType {
                 table: binder.table(),
@@ -140,8 +132,7 @@ impl Mapping {
                 "headers" => columns.headers.column().and_then(|name| binder.index_of(name)),
                 name => binder.index_of(name),
             }),
-            exchange: binder.template(exchange, "rabbitmq.exchange")?,
-            routing_key: binder.template(routing_key, "rabbitmq.routing_key")?,
+            router: Router::bind(relation, outbox)?,
             content: BoundContent::bind(&binder, &outbox.content)?,
         })
     }
@@ -219,49 +210,25 @@ impl Mapping {
         self.content.read(row, event, trace, committed, scratch)
     }
 
-    /// Renders the exchange for a row into `out`, which is cleared first.
+    /// Finds where a row goes.
     ///
     /// # Errors
-    /// A column of the template is NULL or not UTF-8.
-    pub fn render_exchange(&self, row: &Tuple<'_>, out: &mut String) -> Result<(), InvalidRow> {
-        render(&self.exchange, row, "rabbitmq.exchange", out)
-    }
-
-    /// Renders the routing key for a row into `out`, which is cleared first.
-    ///
-    /// # Errors
-    /// A column of the template is NULL or not UTF-8.
-    pub fn render_routing_key(&self, row: &Tuple<'_>, out: &mut String) -> Result<(), InvalidRow> {
-        render(&self.routing_key, row, "rabbitmq.routing_key", out)
+    /// A template or a rule asks for a value that the row has not; `out` is then of no use.
+    pub fn route(&self, row: &Tuple<'_>, out: &mut Destination) -> Result<(), InvalidRow> {
+        self.router.route(row, out)
     }
 }
 
+/// Renders a template of `setting` for a row into `out`, which is cleared first.
 pub(super) fn render(
     template: &BoundTemplate,
     row: &Tuple<'_>,
-    setting: &'static str,
+    setting: Setting,
     out: &mut String,
 ) -> Result<(), InvalidRow> {
-    template.render(row, out).map_err(|error| match error {
-        RenderError::Null { column } => InvalidRow::NullInTemplate {
-            column: column + 1,
-            setting,
-        },
-        RenderError::NotUtf8 { column } => InvalidRow::NotUtf8InTemplate {
-            column: column + 1,
-            setting,
-        },
-        RenderError::TooLarge {
-            column,
-            length,
-            limit,
-        } => InvalidRow::TooLargeInTemplate {
-            column: column + 1,
-            setting,
-            length,
-            limit,
-        },
-    })
+    template
+        .render(row, out)
+        .map_err(|error| InvalidRow::Template { setting, error })
 }
 
 /// Finds columns in a relation.
@@ -318,14 +285,14 @@ impl Binder<'_> {
     pub(super) fn template(
         &self,
         template: &Template,
-        setting: &'static str,
+        setting: Setting,
     ) -> Result<BoundTemplate, MappingError> {
-        let bound = template.bind(|name| match self.columns.field(name) {
-            Some(Source::Constant(text)) => Some(Bound::Constant(text)),
-            Some(Source::Column(column) | Source::ColumnIfThere(column)) => {
+        let bound = template.bind(|name| match self.columns.source_of(name) {
+            Source::Constant(text) => Some(Bound::Constant(text)),
+            Source::Column(column) | Source::ColumnIfThere(column) => {
                 self.index_of(&column).map(Bound::Column)
             }
-            Some(Source::Absent) | None => self.index_of(name).map(Bound::Column),
+            Source::Absent => None,
         });
         bound.map_err(|column| MappingError::TemplateColumnMissing {
             table: self.table(),

@@ -4,7 +4,7 @@ use super::columns::{Columns, Source};
 use super::invalid::InvalidRow;
 use super::mapping::{Binder, BoundColumn, MappingError, render};
 use crate::pgoutput::Tuple;
-use crate::route::{BoundTemplate, Template};
+use crate::route::{BoundTemplate, Setting, Template};
 
 /// RabbitMQ takes no more: it runs a timer of 32 bits (<https://www.rabbitmq.com/docs/ttl>), and closes the channel at
 /// anything else (406).
@@ -40,7 +40,7 @@ pub(super) struct PropertyTexts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Property {
     name: &'static str,
-    setting: &'static str,
+    setting: Setting,
     from: PropertySource,
 }
 
@@ -53,7 +53,7 @@ enum PropertySource {
 
 impl BoundProperties {
     pub(super) fn bind(binder: &Binder<'_>, columns: &Columns) -> Result<Self, MappingError> {
-        let bind = |name, setting, source| Property::bind(binder, name, setting, source);
+        let bind = |name, setting: &'static str, source| Property::bind(binder, name, setting.into(), source);
         Ok(Self {
             content_type: bind(
                 "content_type",
@@ -108,7 +108,7 @@ impl Property {
     fn bind(
         binder: &Binder<'_>,
         name: &'static str,
-        setting: &'static str,
+        setting: Setting,
         source: &Source,
     ) -> Result<Self, MappingError> {
         let from = match source {

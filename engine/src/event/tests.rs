@@ -4,6 +4,7 @@ use super::payload::type_oid;
 use super::*;
 use crate::pgoutput::sample::{Cell, Sample, SampleColumn};
 use crate::pgoutput::{Insert, Message, Tuple};
+use crate::route::{Destination, Template};
 
 const UUID: u32 = 2950;
 const BIGINT: u32 = 20;
@@ -142,6 +143,7 @@ fn route(routing_key: &str) -> Route {
     Route {
         exchange: Template::parse("outbox").unwrap(),
         routing_key: Template::parse(routing_key).unwrap(),
+        rules: Vec::new(),
     }
 }
 
@@ -169,11 +171,13 @@ fn columns_are_found_by_name_in_any_order_and_among_others() {
             ("7d5f1c5e-0000-4000-8000-000000000000", "order", "42", "created")
         );
         assert_eq!(mapping.id(row), Some(event.id));
-        let (mut exchange, mut routing_key) = ("old".to_owned(), "old".to_owned());
-        mapping.render_exchange(row, &mut exchange).unwrap();
-        mapping.render_routing_key(row, &mut routing_key).unwrap();
+        let mut destination = Destination {
+            routing_key: "old".to_owned(),
+            ..Destination::default()
+        };
+        mapping.route(row, &mut destination).unwrap();
         assert_eq!(
-            (exchange.as_str(), routing_key.as_str()),
+            (destination.exchange.as_str(), destination.routing_key.as_str()),
             ("outbox", "order.created")
         );
     });
@@ -201,7 +205,7 @@ fn a_template_with_an_unknown_column_names_it_and_its_setting() {
     let error = outbox.bind_to(&route).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "table shop.outbox_events has no column \"colour\", which the template of rabbitmq.routing_key names"
+        "table shop.outbox_events has no column \"colour\", which rabbitmq.routing_key names"
     );
     route.exchange = Template::parse("{shade}").unwrap();
     let error = outbox.bind_to(&route).unwrap_err();
@@ -298,13 +302,12 @@ fn a_column_that_is_not_utf8_makes_the_row_invalid() {
 }
 
 #[test]
-fn a_template_over_a_null_names_the_columns_place_and_the_setting() {
+fn a_template_over_a_null_names_the_field_and_the_setting() {
     let table = Table::outbox().set("event_type", Cell::Null);
-    let error =
-        table.with_row(|mapping, row| mapping.render_routing_key(row, &mut String::new()).unwrap_err());
+    let error = table.with_row(|mapping, row| mapping.route(row, &mut Destination::default()).unwrap_err());
     assert_eq!(
         error.to_string(),
-        "column 4 of the row is null, which the template of rabbitmq.routing_key names"
+        "{event_type} is null or missing, which rabbitmq.routing_key asks for"
     );
 }
 
@@ -373,9 +376,9 @@ fn columns_of_other_names_are_the_fields_that_the_configuration_says_in_template
             ),
             ("7", "order", "all", "created")
         );
-        let mut routing_key = String::new();
-        mapping.render_routing_key(row, &mut routing_key).unwrap();
-        assert_eq!(routing_key, "order.created");
+        let mut destination = Destination::default();
+        mapping.route(row, &mut destination).unwrap();
+        assert_eq!(destination.routing_key, "order.created");
         assert_eq!(mapping.aggregate(row), [&b"order"[..], b"all"]);
     });
 }
@@ -387,9 +390,9 @@ fn a_constant_is_rendered_in_a_template() {
         ..Columns::default()
     };
     Table::outbox().with_columns(columns, |mapping, row| {
-        let mut routing_key = String::new();
-        mapping.render_routing_key(row, &mut routing_key).unwrap();
-        assert_eq!(routing_key, "order.happened");
+        let mut destination = Destination::default();
+        mapping.route(row, &mut destination).unwrap();
+        assert_eq!(destination.routing_key, "order.happened");
     });
 }
 

@@ -111,6 +111,7 @@ fn prepare_unreadable(
         // Nobody knows whose event it is.
         aggregate: 0,
         overridden: 0,
+        on_unroutable: None,
     })
 }
 

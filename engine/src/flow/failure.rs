@@ -113,7 +113,7 @@ impl Flow {
                 // The answer to a probe applies the policy itself.
                 entry.row.is_some()
                     && self.probe != Some(*seq)
-                    && self.config.policies.of(failure) == Policy::DeadLetter
+                    && self.config.policies.of(failure, entry.on_unroutable) == Policy::DeadLetter
             })
             .map(|(seq, ..)| seq)
             .collect();
@@ -173,7 +173,8 @@ impl Flow {
     pub(super) fn fail(&mut self, seq: Seq, failure: Failure, now: Instant) {
         self.count(&failure);
         let probe = self.take_probe(seq);
-        let policy = self.config.policies.of(&failure);
+        let of_rule = self.window.entry(seq).and_then(|entry| entry.on_unroutable);
+        let policy = self.config.policies.of(&failure, of_rule);
         self.window.fail(seq, failure);
         match policy {
             Policy::Discard => {

@@ -15,6 +15,7 @@ use crate::ledger::TransactionNo;
 use crate::marks::TableNo;
 use crate::order::AggregateHash;
 use crate::pgoutput::{self, Content, Insert, Relation, Tuple};
+use crate::policy::Policy;
 use crate::row::{Row, TableNames};
 use crate::timestamp::PgTimestamp;
 use crate::walsender::{Keepalive, ServerMessage, XLogData};
@@ -364,6 +365,7 @@ impl Flow {
             row: prepared.row,
             aggregate: prepared.aggregate,
             table: prepared.table,
+            on_unroutable: prepared.on_unroutable,
         });
         if let Some(failure) = prepared.failure {
             self.fail(seq, failure, now);
@@ -381,6 +383,8 @@ pub(super) struct Prepared {
     pub(super) aggregate: AggregateHash,
     /// How many of its headers were left out since the relay has such.
     pub(super) overridden: u64,
+    /// The policy of the rule that it met, where that has one.
+    pub(super) on_unroutable: Option<Policy>,
 }
 
 /// Encodes a row, where the window has room for it.
@@ -424,6 +428,7 @@ pub(super) fn prepare(
             (None, Some(Failure::Invalid { id, reason }))
         }
     };
+    let on_unroutable = message.as_ref().and(scratch.destination.on_unroutable);
     // An invalid row is ordered as well: what comes after it is not sent before it is settled.
     let aggregate = scratch
         .aggregates
@@ -436,6 +441,7 @@ pub(super) fn prepare(
         failure,
         aggregate,
         overridden: scratch.overridden,
+        on_unroutable,
     })
 }
 
@@ -471,14 +477,13 @@ pub(super) fn encode(
 ) -> Result<Message, InvalidRow> {
     scratch.overridden = 0;
     let event = mapping.read(row)?;
-    mapping.render_exchange(row, &mut scratch.exchange)?;
-    mapping.render_routing_key(row, &mut scratch.routing_key)?;
+    mapping.route(row, &mut scratch.destination)?;
     let trace = mapping.trace(row);
     let content = mapping.content(row, &event, trace, stamp.time, &mut scratch.content)?;
     scratch.overridden = content.overridden;
     let parts = MessageParts {
-        exchange: &scratch.exchange,
-        routing_key: &scratch.routing_key,
+        exchange: &scratch.destination.exchange,
+        routing_key: &scratch.destination.routing_key,
         mandatory: true,
         persistent: true,
         message_id: event.id,

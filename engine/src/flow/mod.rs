@@ -13,6 +13,7 @@ mod failure;
 mod intake;
 mod log;
 mod marking;
+mod preview;
 mod replay;
 mod retries;
 mod stored;
@@ -30,6 +31,7 @@ pub use failure::{Discarded, Held, SetAside};
 pub use intake::{Intake, StreamError};
 pub use log::LogIdentity;
 pub use marking::Marker;
+pub use preview::{GivenColumn, Preview, PreviewConfig, PreviewError, preview};
 pub use replay::{Replay, ReplayConfig, ReplayFailed, Replayed};
 pub use retries::{RETRY_PREFIX, RetryFailure, RetryOver, RetryToken};
 pub use stored::{StoredEvent, Unfit};
@@ -49,6 +51,7 @@ use crate::marks::{MarkSettings, Marks, Position};
 use crate::policy::Policies;
 use crate::rate::Rate;
 use crate::report::Report;
+use crate::route::Destination;
 use crate::span::Spans;
 use crate::window::{Seq, Window, WindowLimits};
 
@@ -206,8 +209,8 @@ pub enum Timeout {
 struct Scratch {
     /// With strict order: how aggregates are told apart.
     aggregates: Option<RandomState>,
-    exchange: String,
-    routing_key: String,
+    /// Where the row that was encoded last goes.
+    destination: Destination,
     content: ContentScratch,
     /// How many headers of the row were left out since the relay has such.
     overridden: u64,

@@ -130,6 +130,7 @@ impl Replay {
                     row: None,
                     aggregate: 0,
                     table: 0,
+                    on_unroutable: None,
                 });
             }
             Err(reason) => {

@@ -7,6 +7,7 @@ use crate::key::EventKey;
 use crate::ledger::TransactionNo;
 use crate::marks::TableNo;
 use crate::order::{AggregateHash, Neighbours};
+use crate::policy::Policy;
 use crate::row::Row;
 
 /// One admitted event.
@@ -26,6 +27,8 @@ pub struct Entry {
     pub attempts: u32,
     /// Its table.
     pub table: TableNo,
+    /// What to do with it where no queue is bound for it, if its rule says so.
+    pub on_unroutable: Option<Policy>,
     pub(super) aggregate: AggregateHash,
     pub(super) neighbours: Neighbours,
 }
@@ -45,6 +48,8 @@ pub struct Admission {
     pub aggregate: AggregateHash,
     /// Its table.
     pub table: TableNo,
+    /// What to do with it where no queue is bound for it, if its rule says so.
+    pub on_unroutable: Option<Policy>,
 }
 
 impl Entry {

@@ -72,6 +72,7 @@ pub(super) fn admission(key: EventKey, message: Option<Message>) -> Admission {
         row: None,
         aggregate: 0,
         table: 0,
+        on_unroutable: None,
     }
 }
 

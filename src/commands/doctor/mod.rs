@@ -7,7 +7,7 @@ mod routes;
 
 use super::{Exit, block_on, outbox, print, resolve};
 use crate::cli::DoctorArgs;
-use crate::config::{Config, FailurePolicy, Loaded};
+use crate::config::{Config, Loaded};
 use crate::finding::Group;
 use crate::{postgres, rabbitmq};
 
@@ -39,23 +39,22 @@ pub(super) fn execute(args: &DoctorArgs, loaded: &Loaded) -> anyhow::Result<Exit
 
 fn database(config: &Config) -> anyhow::Result<postgres::Examination> {
     let (connector, source) = resolve::database(config)?;
-    let route = outbox::route(config)?;
-    let templates = [
-        ("rabbitmq.exchange", &route.exchange),
-        ("rabbitmq.routing_key", &route.routing_key),
-    ];
-    let columns = templates
-        .into_iter()
-        .flat_map(|(setting, template)| template.columns().map(move |column| (setting, column.to_owned())));
+    let tables = outbox::outbox_tables(config)?;
+    let columns = tables.iter().map(|table| {
+        let references = table.references().into_iter();
+        let columns = references.filter_map(|(setting, reference)| {
+            let source = table.columns.source_of(reference.column());
+            Some((setting.to_string(), source.column()?.to_owned()))
+        });
+        columns.collect()
+    });
     let kept = source.outboxes.iter().zip(&config.outbox);
     let retention = kept.filter(|(_, outbox)| outbox.keep_sent.is_some());
-    let delivery = &config.delivery;
-    let policies = [delivery.on_unroutable, delivery.on_invalid];
     Ok(postgres::Examination {
         retention: retention.map(|(outbox, _)| outbox.table.clone()).collect(),
         ignore_tables: resolve::ignore_tables(config)?,
         wal_sender_timeout: config.postgres.wal_sender_timeout,
-        has_dead_letters: delivery.hold_max_wal.is_some() || policies.contains(&FailurePolicy::DeadLetter),
+        has_dead_letters: outbox::has_dead_letters(config),
         template_columns: columns.collect(),
         connector,
         source,
@@ -63,9 +62,8 @@ fn database(config: &Config) -> anyhow::Result<postgres::Examination> {
 }
 
 fn brokers(config: &Config, probe: bool) -> anyhow::Result<rabbitmq::Examination> {
-    let route = outbox::route(config)?;
     let name = format!("walrelay {} doctor", config.postgres.slot);
-    let brokers = resolve::brokers(config, &route, &name, false)?;
+    let brokers = resolve::brokers(config, &name, false)?;
     Ok(rabbitmq::Examination {
         connectors: brokers.each().cloned().collect(),
         max_message_bytes: config.delivery.max_message_bytes,

@@ -4,28 +4,45 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use secrecy::{ExposeSecret as _, SecretString};
-use walrelay_engine::event::Route;
+use walrelay_engine::event::OutboxTable;
+use walrelay_engine::pgoutput::{TextValue, insert_of, read_insert, read_relation, relation_of};
+use walrelay_engine::route::{Destination, Router};
 
 use super::super::{in_session, outbox, resolve};
 use crate::caution::Caution;
 use crate::config::Config;
 use crate::finding::{Finding, Group};
 use crate::net::tls::RootSource;
-use crate::postgres::routes::{Combinations, combinations};
+use crate::postgres::routes::{Combinations, Sample, combinations};
 use crate::postgres::{self, Source};
 use crate::rabbitmq::{Management, Reach, Topology};
 
 const CHECK: &str = "route";
 
 /// So many routes of a table are shown.
-const LIMIT: u32 = 200;
+const LIMIT: usize = 200;
+
+/// Where columns alone decide, the database counts their combinations.
+const OF_COLUMNS: Sample = Sample {
+    rows: 100_000,
+    combinations: 200,
+};
+
+/// Where values inside JSON do, each row has to be read.
+const OF_JSON: Sample = Sample {
+    rows: 1_000,
+    combinations: 1_000,
+};
+
+/// The oid of `text`, fixed in PostgreSQL's `pg_type.dat`: routing looks at texts alone.
+const TEXT_OID: u32 = 25;
 
 /// What is asked and what it is asked of.
 pub(super) struct Routes {
     connector: postgres::Connector,
     source: Source,
-    route: Route,
-    columns: Vec<String>,
+    /// Those of `source`, in the same order.
+    tables: Vec<OutboxTable>,
     /// The management API and the virtual host.
     management: Option<(Management, String)>,
 }
@@ -33,19 +50,11 @@ pub(super) struct Routes {
 impl Routes {
     pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
         let (connector, source) = resolve::database(config)?;
-        let route = outbox::route(config)?;
-        let mut columns: Vec<_> = [&route.exchange, &route.routing_key]
-            .into_iter()
-            .flat_map(|template| template.columns().map(str::to_owned))
-            .collect();
-        columns.sort_unstable();
-        columns.dedup();
         Ok(Self {
             management: management(config)?,
+            tables: outbox::outbox_tables(config)?,
             connector,
             source,
-            route,
-            columns,
         })
     }
 
@@ -53,9 +62,10 @@ impl Routes {
         // All in one short session, before the management API is asked.
         let read = in_session(&self.connector, &self.source.slot, async |session| {
             let mut found = Vec::new();
-            for outbox in &self.source.outboxes {
-                let combinations = combinations(session, outbox, &self.columns, LIMIT).await;
-                found.push((&outbox.table, combinations));
+            for (of_sql, outbox) in self.source.outboxes.iter().zip(&self.tables) {
+                let columns: Vec<_> = outbox.routing_columns().into_iter().collect();
+                let combinations = combinations(session, &of_sql.table, &columns, sample(outbox)).await;
+                found.push((&of_sql.table, outbox, columns, combinations));
             }
             Ok(found)
         });
@@ -64,35 +74,39 @@ impl Routes {
             Err(error) => return vec![failed("routes".to_owned(), &error)],
         };
         let mut groups = Vec::new();
-        for (table, combinations) in found {
+        for (table, outbox, columns, combinations) in found {
             let about = format!("routes of table {table}");
             groups.push(match combinations {
-                Ok(combinations) => self.of_table(about, &combinations).await,
+                Ok(combinations) => self.of_table(about, outbox, &columns, &combinations).await,
                 Err(error) => failed(about, &error),
             });
         }
         groups
     }
 
-    async fn of_table(&self, about: String, combinations: &Combinations) -> Group {
+    async fn of_table(
+        &self,
+        about: String,
+        outbox: &OutboxTable,
+        columns: &[String],
+        combinations: &Combinations,
+    ) -> Group {
         let mut group = Group::new(about);
         // Other values may give the same texts.
         let mut routes = BTreeMap::<(String, String), u64>::new();
+        let mut impossible = BTreeMap::<String, u64>::new();
         for (values, rows) in &combinations.found {
-            match self.render(values) {
-                Some(route) => *routes.entry(route).or_default() += rows,
-                None => group.push(Finding::caution(
-                    CHECK,
-                    Caution::ColumnNullable,
-                    format!(
-                        "{} cannot be routed: a column of a template is null",
-                        counted(*rows)
-                    ),
-                )),
+            match route(outbox, columns, values) {
+                Ok(route) => *routes.entry(route).or_default() += rows,
+                Err(why) => *impossible.entry(why).or_default() += rows,
             }
         }
+        for (why, rows) in impossible {
+            let found = format!("{} cannot be routed: {why}", counted(rows));
+            group.push(Finding::caution(CHECK, Caution::RouteImpossible, found));
+        }
         let mut topology = Topology::default();
-        for ((exchange, key), rows) in &routes {
+        for ((exchange, key), rows) in routes.iter().take(LIMIT) {
             let shown = match exchange.as_str() {
                 "" => format!("default exchange, `{key}`: {}", counted(*rows)),
                 exchange => format!("`{exchange}`, `{key}`: {}", counted(*rows)),
@@ -108,22 +122,14 @@ impl Routes {
             let why = "rabbitmq.management is not set: it tells for which of these no queue is bound";
             group.push(Finding::not_looked("bindings", why));
         }
-        if combinations.has_more || combinations.is_sampled {
+        let Sample { rows, .. } = sample(outbox);
+        if combinations.has_more || combinations.is_sampled || routes.len() > LIMIT {
             group.push(Finding::not_looked(
                 CHECK,
-                format!("more than {LIMIT} combinations or 100,000 rows: the rest was left out"),
+                format!("more than {LIMIT} combinations or {rows} rows: the rest was left out"),
             ));
         }
         group
-    }
-
-    fn render(&self, values: &[Option<String>]) -> Option<(String, String)> {
-        let value_of = |name: &str| {
-            let at = self.columns.iter().position(|column| column == name)?;
-            values.get(at)?.as_deref()
-        };
-        let exchange = self.route.exchange.render_by_name(value_of)?;
-        Some((exchange, self.route.routing_key.render_by_name(value_of)?))
     }
 
     async fn of_key(&self, topology: &mut Topology, exchange: &str, key: &str, shown: String) -> Finding {
@@ -147,6 +153,39 @@ impl Routes {
             Err(error) => Finding::not_looked(CHECK, format!("{shown}; {}", crate::fault::chain(&error))),
         }
     }
+}
+
+/// How much of a table is looked at.
+fn sample(outbox: &OutboxTable) -> Sample {
+    let references = outbox.references();
+    match references.iter().any(|(_, reference)| reference.has_path()) {
+        true => OF_JSON,
+        false => OF_COLUMNS,
+    }
+}
+
+/// The exchange and the routing key of a row with these values, as the relay would find them.
+///
+/// # Errors
+/// Why there is none.
+fn route(
+    outbox: &OutboxTable,
+    columns: &[String],
+    values: &[Option<String>],
+) -> Result<(String, String), String> {
+    let names = columns.iter().map(|name| (name.as_str(), TEXT_OID));
+    let relation = relation_of(&outbox.schema, &outbox.name, names);
+    let texts = values
+        .iter()
+        .map(|value| value.as_deref().map_or(TextValue::Null, TextValue::Text));
+    let insert = insert_of(texts);
+    let relation = read_relation(&relation).map_err(|error| error.to_string())?;
+    let insert = read_insert(&insert).map_err(|error| error.to_string())?;
+    let router = Router::bind(&relation, outbox).map_err(|error| error.to_string())?;
+    let mut found = Destination::default();
+    let routed = router.route(&insert.new, &mut found);
+    routed.map_err(|error| error.to_string())?;
+    Ok((found.exchange, found.routing_key))
 }
 
 fn failed(about: String, error: &postgres::Error) -> Group {

@@ -7,6 +7,7 @@ mod messages;
 mod problems;
 mod properties;
 mod retention;
+mod routes;
 mod shown;
 
 use std::path::Path;

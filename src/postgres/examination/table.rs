@@ -38,15 +38,15 @@ pub(super) fn group(table: &QualifiedTable) -> Group {
     Group::new(format!("table {table}"))
 }
 
-pub(super) async fn examine(subject: &Subject<'_>, outbox: &Outbox) -> Group {
+pub(super) async fn examine(subject: &Subject<'_>, number: usize, outbox: &Outbox) -> Group {
     let mut group = group(&outbox.table);
-    if let Err(error) = look(subject, outbox, &mut group).await {
+    if let Err(error) = look(subject, number, outbox, &mut group).await {
         group.push(error_finding("table", &error));
     }
     group.complete(CHECKS, "there is no table or no publication to look at")
 }
 
-async fn look(subject: &Subject<'_>, outbox: &Outbox, group: &mut Group) -> Result<(), Error> {
+async fn look(subject: &Subject<'_>, number: usize, outbox: &Outbox, group: &mut Group) -> Result<(), Error> {
     let table = &outbox.table;
     let version = subject.server.version;
     let facts = TableFacts::read(subject.session, outbox, subject.publication, version).await?;
@@ -69,7 +69,7 @@ async fn look(subject: &Subject<'_>, outbox: &Outbox, group: &mut Group) -> Resu
         check_logged(&facts, table),
         "its rows reach the WAL",
     );
-    columns(subject, &facts, outbox, group);
+    columns(subject, number, &facts, outbox, group);
     publication(subject, &facts, table, group);
     group.push(Finding::passed(
         "replica identity",
@@ -79,7 +79,7 @@ async fn look(subject: &Subject<'_>, outbox: &Outbox, group: &mut Group) -> Resu
 }
 
 /// How each column is understood.
-fn columns(subject: &Subject<'_>, facts: &TableFacts, outbox: &Outbox, group: &mut Group) {
+fn columns(subject: &Subject<'_>, number: usize, facts: &TableFacts, outbox: &Outbox, group: &mut Group) {
     let type_of = |name: &str| {
         let found = facts.columns.iter().find(|column| column.name == name);
         found.map_or("", |column| column.type_name.as_str())
@@ -113,7 +113,8 @@ fn columns(subject: &Subject<'_>, facts: &TableFacts, outbox: &Outbox, group: &m
     } else {
         group.push(Finding::not_looked("nulls", "columns are missing"));
     }
-    group.push(templates(subject, facts, outbox));
+    let named = subject.examination.template_columns.get(number);
+    group.push(templates(named.map_or(&[], Vec::as_slice), facts, &outbox.table));
 }
 
 fn nulls(facts: &TableFacts, outbox: &Outbox) -> Finding {
@@ -137,17 +138,12 @@ fn nulls(facts: &TableFacts, outbox: &Outbox) -> Finding {
     ))
 }
 
-fn templates(subject: &Subject<'_>, facts: &TableFacts, outbox: &Outbox) -> Finding {
+fn templates(columns: &[(String, String)], facts: &TableFacts, table: &QualifiedTable) -> Finding {
     const CHECK: &str = "templates";
-    let columns = &subject.examination.template_columns;
-    let mut named = columns
-        .iter()
-        .filter_map(|(setting, name)| Some((setting, outbox.column_of(name)?)));
-    if let Some((setting, column)) = named.find(|(_, column)| !facts.has_column(column)) {
+    let unknown = columns.iter().find(|(_, column)| !facts.has_column(column));
+    if let Some((setting, column)) = unknown {
         let kind = FaultKind::ColumnMissing;
-        let table = &outbox.table;
-        let message =
-            format!("the table {table} has no column `{column}`, which the template of {setting} names");
+        let message = format!("the table {table} has no column `{column}`, which {setting} names");
         return Finding::fault(CHECK, Fault { kind, message });
     }
     Finding::passed(

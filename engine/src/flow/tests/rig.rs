@@ -47,6 +47,7 @@ pub(super) fn config(events: usize, bytes: usize) -> FlowConfig {
             route: Route {
                 exchange: template("outbox"),
                 routing_key: template("{aggregate_type}.{event_type}"),
+                rules: Vec::new(),
             },
             content: Content::default(),
             after_publish: Some(AfterPublish::Keep),
