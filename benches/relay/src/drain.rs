@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use walrelay_testbed::{QueueKind, Relay, eventually, eventually_some, processor_time};
+use walrelay_testbed::{QueueKind, Relay, eventually_some, processor_time};
 
 use crate::backlog::{AGGREGATES, Outbox, Shape, commit};
 use crate::book::{Notes, Quantity};
@@ -181,10 +181,17 @@ pub(crate) async fn watch(
     before: f64,
     events: f64,
 ) -> Result<Drained> {
-    eventually("the first confirms", STANDSTILL, async || {
-        confirmed(relay).await.is_ok_and(|confirmed| confirmed > before)
-    })
-    .await?;
+    let began = Instant::now();
+    // While it starts, nobody answers.
+    while confirmed(relay).await.unwrap_or(before) <= before {
+        if began.elapsed() > STANDSTILL {
+            bail!("nothing was confirmed: {}", ended(relay, "it still runs"));
+        }
+        if let Some(status) = relay.exit_status()? {
+            bail!("{}", ended(relay, &status.to_string()));
+        }
+        tokio::time::sleep(LOOKS.0).await;
+    }
     let walsender = eventually_some("the walsender", STANDSTILL, async || {
         walsender(&outbox.client, slot).await.ok().flatten()
     })
@@ -204,7 +211,7 @@ pub(crate) async fn watch(
             bail!("{last} of {events} events were confirmed, then nothing more");
         }
         if let Some(status) = relay.exit_status()? {
-            bail!("the relay ended: {status}");
+            bail!("{}", ended(relay, &status.to_string()));
         }
     }
     let end = Reading::take(relay, pids).await?;
@@ -220,6 +227,16 @@ pub(crate) async fn watch(
         rate: count / (end.at - first.at).as_secs_f64(),
         used,
     })
+}
+
+/// How a relay ended, with the last of what it said.
+fn ended(relay: &Relay, how: &str) -> String {
+    let log = relay.log();
+    let last = log.iter().rev().take(3).rev();
+    format!(
+        "the relay: {how}; {}",
+        last.cloned().collect::<Vec<_>>().join("; ")
+    )
 }
 
 impl Reading {
