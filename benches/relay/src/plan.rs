@@ -35,7 +35,7 @@ impl Plan {
             backlog: 200_000,
             hot: 2_000,
             polled: 40_000,
-            steady: [(100, 6), (1_000, 6), (5_000, 4)]
+            steady: [(100, 4), (1_000, 5), (5_000, 3)]
                 .map(|(rate, seconds)| (rate, Duration::from_secs(seconds)))
                 .to_vec(),
             compared: 1_000,

@@ -42,8 +42,8 @@ struct Chart {
     logarithmic_from: Option<f64>,
 }
 
-/// The files and their content; those without anything to show are left out.
-pub(crate) fn plots(run: &Run) -> Vec<(&'static str, String)> {
+/// The files' names, titles and content; those without anything to show are left out.
+pub(crate) fn plots(run: &Run) -> Vec<(&'static str, &'static str, String)> {
     [
         ("drain.svg", drain(run)),
         ("cpu.svg", cpu(run)),
@@ -52,7 +52,7 @@ pub(crate) fn plots(run: &Run) -> Vec<(&'static str, String)> {
     ]
     .into_iter()
     .filter(|(_, chart)| !chart.bars.is_empty())
-    .map(|(name, chart)| (name, chart.svg()))
+    .map(|(name, chart)| (name, chart.title, chart.svg()))
     .collect()
 }
 

@@ -96,6 +96,7 @@ impl Run {
             );
         }
         text += "\n### Draining, and the limits of either side\n\n";
+        self.images(&mut text, &["drain.svg", "cpu.svg"]);
         self.table(
             &mut text,
             &self.drains(),
@@ -118,6 +119,7 @@ impl Run {
             &[Quantity::Rate, Quantity::MarkLag, Quantity::MarksDropped],
         );
         text += "\n### Steady state\n\n";
+        self.images(&mut text, &["latency.svg"]);
         self.table(
             &mut text,
             &self.book.cases("steady / "),
@@ -133,6 +135,7 @@ impl Run {
             ],
         );
         text += "\n### Outage, start, size, idleness\n\n";
+        self.images(&mut text, &["memory.svg"]);
         let rest = [
             outage::DOWN,
             outage::AFTER,
@@ -174,7 +177,7 @@ impl Run {
         };
         std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
         write("results.json", &format!("{:#}\n", self.json()))?;
-        for (name, svg) in plot::plots(self) {
+        for (name, _, svg) in plot::plots(self) {
             write(name, &svg)?;
         }
         let figures = format!("{BEGIN}\n\n{}\n{END}", self.figures());
@@ -185,6 +188,15 @@ impl Run {
         match around {
             Some((before, after)) => write("README.md", &format!("{before}{figures}{after}")),
             None => write("README.md", &format!("# Benchmarks\n\n{figures}\n")),
+        }
+    }
+
+    /// Those plots that there are.
+    fn images(&self, text: &mut String, names: &[&str]) {
+        for (name, title, _) in plot::plots(self) {
+            if names.contains(&name) {
+                writeln!(text, "![{title}]({name})\n").ok();
+            }
         }
     }
 
