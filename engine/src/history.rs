@@ -58,6 +58,14 @@ impl History {
     #[must_use]
     pub fn contains(&self, key: &EventKey) -> bool {
         let commit_lsn = key.transaction.commit_lsn;
+        // What the stream brings for the first time lies behind all that was settled: no search for each event.
+        if self
+            .runs
+            .back()
+            .is_none_or(|last| last.transaction.commit_lsn < commit_lsn)
+        {
+            return false;
+        }
         let found = self
             .runs
             .binary_search_by_key(&commit_lsn, |run| run.transaction.commit_lsn);

@@ -18,10 +18,13 @@ use crate::marks::Position;
 use crate::order::{AggregateHash, Neighbours, Order};
 use crate::row::Row;
 
-/// Emptied message buffers kept for reuse, and the capacity above which one is not kept: a few large events must
-/// not pin their memory for good.
-const SPARE_BUFFERS: usize = 256;
+/// Bytes of emptied message buffers that are kept for reuse, and the capacity above which one is not kept: a few large events
+/// must not pin their memory for good. There are never more of them than events in a full window.
+const SPARE_BYTES: usize = 4 * 1024 * 1024;
 const SPARE_CAPACITY: usize = 16 * 1024;
+
+/// The capacity of a fresh buffer: most messages fit, so that it need not grow while one is encoded.
+const FRESH_CAPACITY: usize = 1024;
 
 /// A place in the window, rising by one with each admitted event; never reused.
 pub type Seq = u64;
@@ -44,6 +47,8 @@ pub struct Window {
     prefix: Option<Position>,
     limits: WindowLimits,
     spare: Vec<Vec<u8>>,
+    /// The capacity of all of them.
+    spare_bytes: usize,
 }
 
 /// How much may be unsettled at once.
@@ -86,6 +91,7 @@ impl Window {
             prefix: None,
             limits,
             spare: Vec::new(),
+            spare_bytes: 0,
         }
     }
 
@@ -99,12 +105,19 @@ impl Window {
 
     /// An empty buffer to encode the next message into.
     pub fn spare_buffer(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
+        let Some(buffer) = self.spare.pop() else {
+            return Vec::with_capacity(FRESH_CAPACITY);
+        };
+        self.spare_bytes = self.spare_bytes.saturating_sub(buffer.capacity());
+        buffer
     }
 
     /// Takes back a buffer from [`spare_buffer`](Self::spare_buffer) or of a message that is no longer needed.
     pub fn recycle(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < SPARE_BUFFERS && (1..=SPARE_CAPACITY).contains(&buffer.capacity()) {
+        let capacity = buffer.capacity();
+        let has_room = self.spare.len() < self.limits.events && self.spare_bytes + capacity <= SPARE_BYTES;
+        if has_room && (1..=SPARE_CAPACITY).contains(&capacity) {
+            self.spare_bytes += capacity;
             self.spare.push(buffer);
         }
     }

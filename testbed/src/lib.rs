@@ -55,6 +55,7 @@ pub use rabbitmq::{RabbitMq, RabbitMqOptions};
 pub use recorder::{Delivery, Keep, Recorder};
 pub use relay::{CommandOutput, Readiness, Relay};
 pub use relay_config::RelayBuilder;
+pub use resources::{peak_resident_kib, processor_time, resident_kib};
 pub use scripted_broker::{Offer, Published, ScriptedBroker, ScriptedConnection};
 pub use service::Service;
 pub use shared::{shared_postgres, shared_rabbitmq};

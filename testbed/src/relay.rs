@@ -364,18 +364,6 @@ impl Relay {
         })
     }
 
-    /// The most memory that the newest `walrelay run` ever had resident, in KiB.
-    ///
-    /// # Errors
-    /// When it does not run.
-    pub fn peak_rss_kib(&self) -> Result<u64> {
-        let path = format!("/proc/{}/status", self.pid()?);
-        let status = std::fs::read_to_string(&path).attempt(format!("read {path}"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-        number.ok_or_else(|| Error::Unexpected(format!("{path} has no VmHWM: the process has ended")))
-    }
-
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.builder.binary);
         command

@@ -1,11 +1,71 @@
-//! What a running relay may use of the system, and what it uses.
+//! What a running process may use of the system, and what it uses.
+
+use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use crate::error::{Attempt as _, Error, Result};
 use crate::relay::Relay;
 
+/// Processor time that a running process has used so far, by the scheduler's own account (`schedstat`, see
+/// <https://docs.kernel.org/scheduler/sched-stats.html>): far finer than clock ticks. Threads that have ended are not in it.
+///
+/// # Errors
+/// When it does not run, or the kernel keeps no such account.
+pub fn processor_time(pid: u32) -> Result<Duration> {
+    let path = format!("/proc/{pid}/task");
+    let mut time = Duration::ZERO;
+    for task in std::fs::read_dir(&path).attempt(format!("read {path}"))? {
+        let file = task.attempt(format!("read {path}"))?.path().join("schedstat");
+        // A thread may have ended meanwhile.
+        let Ok(account) = std::fs::read_to_string(&file) else {
+            continue;
+        };
+        let on_processor = account
+            .split_whitespace()
+            .next()
+            .and_then(|first| first.parse().ok());
+        time += on_processor
+            .map(Duration::from_nanos)
+            .ok_or_else(|| Error::Unexpected(format!("{} holds {account:?}", file.display())))?;
+    }
+    Ok(time)
+}
+
+/// Memory that a running process has resident now, in KiB.
+///
+/// # Errors
+/// When it does not run.
+pub fn resident_kib(pid: u32) -> Result<u64> {
+    status_kib(pid, "VmRSS:")
+}
+
+/// The most memory that a running process ever had resident, in KiB.
+///
+/// # Errors
+/// When it does not run.
+pub fn peak_resident_kib(pid: u32) -> Result<u64> {
+    status_kib(pid, "VmHWM:")
+}
+
+/// An entry of `/proc/PID/status`, see proc(5).
+fn status_kib(pid: u32, entry: &str) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = std::fs::read_to_string(&path).attempt(format!("read {path}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(entry));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.ok_or_else(|| Error::Unexpected(format!("{path} has no {entry} the process has ended")))
+}
+
 impl Relay {
+    /// The most memory that the newest `walrelay run` ever had resident, in KiB.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn peak_rss_kib(&self) -> Result<u64> {
+        peak_resident_kib(self.pid()?)
+    }
+
     /// Limits the numbers that new descriptors may have; those that are open stay. `None` ends the limit.
     ///
     /// # Errors

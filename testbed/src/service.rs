@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::process::{Lines, Process};
@@ -71,13 +72,50 @@ impl Service {
     pub async fn kill(&mut self) -> Result<ExitStatus> {
         match &mut self.process {
             Some(process) => process.kill().await,
-            None => Err(Error::Unexpected(format!("{} was never started", self.name))),
+            None => Err(self.never_started()),
         }
+    }
+
+    /// Waits for it to end by itself.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], or when it was never started.
+    pub async fn wait_exit(&mut self, deadline: Duration) -> Result<ExitStatus> {
+        match &mut self.process {
+            Some(process) => process.wait_exit(deadline).await,
+            None => Err(self.never_started()),
+        }
+    }
+
+    /// How it has ended, or `None` while it runs.
+    ///
+    /// # Errors
+    /// When it was never started.
+    pub fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
+        match &mut self.process {
+            Some(process) => process.exit_status(),
+            None => Err(self.never_started()),
+        }
+    }
+
+    /// The process id of the newest start.
+    ///
+    /// # Errors
+    /// When it was never started.
+    pub fn pid(&self) -> Result<u32> {
+        self.process
+            .as_ref()
+            .map(Process::pid)
+            .ok_or_else(|| self.never_started())
     }
 
     /// All lines that it has written so far, over all its starts.
     pub fn log(&self) -> Vec<String> {
         self.lines.all()
+    }
+
+    fn never_started(&self) -> Error {
+        Error::Unexpected(format!("{} was never started", self.name))
     }
 }
 

@@ -44,8 +44,11 @@ pub(super) fn plain_method_frame(
 
 /// Appends a frame of this payload, which has at most `frame_max` - 8 bytes.
 pub(super) fn frame(out: &mut Vec<u8>, kind: FrameKind, channel: u16, payload: &[u8]) {
-    open_frame(out, kind, channel);
-    put_u32(out, length_of(payload));
+    let [channel_high, channel_low] = channel.to_be_bytes();
+    let [s3, s2, s1, s0] = length_of(payload).to_be_bytes();
+    // Room for all at once: three of these go out for each message.
+    out.reserve(payload.len().saturating_add(8));
+    out.extend_from_slice(&[kind.octet(), channel_high, channel_low, s3, s2, s1, s0]);
     out.extend_from_slice(payload);
     out.push(FRAME_END);
 }
@@ -73,6 +76,7 @@ pub(super) fn short_string(out: &mut Vec<u8>, field: &'static str, text: &str) -
         field,
         length: text.len(),
     })?;
+    out.reserve(text.len().saturating_add(1));
     out.push(length);
     out.extend_from_slice(text.as_bytes());
     Ok(())

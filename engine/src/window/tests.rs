@@ -250,11 +250,24 @@ fn buffers_are_used_again_but_large_ones_are_not_kept() {
     assert!((2_000..=SPARE_CAPACITY).contains(&buffer.capacity()));
     admit(&mut window, key(200, 1, 0), 10 * SPARE_CAPACITY);
     settle(&mut window, 1);
-    assert_eq!(window.spare_buffer().capacity(), 0);
-    for _ in 0..2 * SPARE_BUFFERS {
+    assert_eq!(window.spare_buffer().capacity(), FRESH_CAPACITY);
+    for _ in 0..20 {
         window.recycle(Vec::with_capacity(10));
     }
-    assert_eq!(window.spare.len(), SPARE_BUFFERS);
+    assert_eq!(window.spare.len(), 10, "as many as a full window has");
+}
+
+/// I5.
+#[test]
+fn what_is_kept_for_reuse_is_bounded_in_bytes_too() {
+    let mut window = window(1_000_000, 1_000_000);
+    for _ in 0..2 * SPARE_BYTES / SPARE_CAPACITY {
+        window.recycle(Vec::with_capacity(SPARE_CAPACITY));
+    }
+    assert_eq!(window.spare.len(), SPARE_BYTES / SPARE_CAPACITY);
+    drop(window.spare_buffer());
+    window.recycle(Vec::with_capacity(SPARE_CAPACITY));
+    assert_eq!(window.spare.len(), SPARE_BYTES / SPARE_CAPACITY);
 }
 
 /// A dead letter is unsettled, but does not fail any more; whatever else happens, it is not sent.
