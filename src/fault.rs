@@ -313,6 +313,15 @@ fault_kinds! {
     /// The exchange exists with other properties than those to declare (406).
     ExchangeMismatch: Halted, "exchange_mismatch",
         "make [rabbitmq.declare] agree with the exchange that exists, or leave it out";
+    /// Nobody reads standard output any more, where that is the sink. It ends the process.
+    StdoutClosed: Halted, "stdout_closed",
+        "start walrelay again with a reader for its output: what was not written is sent then";
+    /// The reader of standard output does not go on.
+    StdoutBlocked: Unavailable, "stdout_blocked",
+        "let the reader of walrelay's output go on reading, or end it";
+    /// A write to standard output failed.
+    StdoutFailed: Unavailable, "stdout_failed",
+        "look at what the error names, such as a full disk behind a redirection; it is tried again by itself";
     /// An event is held: the broker closed the channel or the connection over it (406 and the like).
     MessageRefused: Held, "message_refused",
         "correct the row's producer or the broker's limit (its log names what it refused); or `walrelay skip EVENT_ID --reason TEXT`";

@@ -15,5 +15,6 @@ pub mod postgres;
 pub mod rabbitmq;
 pub mod relay;
 pub mod repeats;
+pub mod stdout;
 pub mod systemd;
 pub mod telemetry;

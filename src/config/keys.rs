@@ -230,6 +230,12 @@ pub static KEYS: &[Key] = &[
         "declare the exchange, durable and of this type; absent, nothing is ever declared",
     ),
     key(
+        "delivery.sink",
+        Kind::Choice(&["rabbitmq", "stdout"]),
+        Presence::Default("rabbitmq"),
+        "where messages go; stdout: one JSON line each, and no broker is asked for",
+    ),
+    key(
         "delivery.max_in_flight",
         Kind::Integer { min: 1, max: 65_535 },
         Presence::Default("1000"),

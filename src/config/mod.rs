@@ -34,7 +34,7 @@ pub use problem::{ConfigError, Origin, Problem, ProblemKind};
 pub use rules::Rule;
 pub use types::{
     AdminConfig, AfterPublish, AuthMechanism, Config, DeliveryConfig, ExchangeType, FailurePolicy, LogConfig,
-    LogFormat, OnSlotLost, Ordering, OtelConfig, OutboxConfig, PostgresConfig, RabbitmqConfig,
+    LogFormat, OnSlotLost, Ordering, OtelConfig, OutboxConfig, PostgresConfig, RabbitmqConfig, SinkChoice,
 };
 pub use value::Value;
 

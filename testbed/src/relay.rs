@@ -151,6 +151,27 @@ impl Relay {
     /// # Errors
     /// When the program cannot be started, or runs already.
     pub fn start(&mut self) -> Result<()> {
+        let mut command = self.start_command()?;
+        self.process = Some(Process::spawn_captured(
+            "walrelay run",
+            &mut command,
+            &self.lines,
+        )?);
+        Ok(())
+    }
+
+    /// As [`start`](Self::start), with a standard output of the test's own: [`log`](Self::log) has standard error alone.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_into(&mut self, stdout: impl Into<Stdio>) -> Result<()> {
+        let mut command = self.start_command()?;
+        command.stdout(stdout);
+        self.process = Some(Process::spawn_heard("walrelay run", &mut command, &self.lines)?);
+        Ok(())
+    }
+
+    fn start_command(&mut self) -> Result<Command> {
         if let Some(process) = &mut self.process
             && process.exit_status()?.is_none()
         {
@@ -158,12 +179,7 @@ impl Relay {
         }
         let mut command = self.command(&["run"]);
         command.args(&self.builder.arguments);
-        self.process = Some(Process::spawn_captured(
-            "walrelay run",
-            &mut command,
-            &self.lines,
-        )?);
-        Ok(())
+        Ok(command)
     }
 
     /// The process id of the newest `walrelay run`.

@@ -64,6 +64,7 @@ mod smallest_roles_of_commands;
 mod source;
 mod standby;
 mod status;
+mod stdout;
 mod stop;
 mod systemd;
 mod tracing;

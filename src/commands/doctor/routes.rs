@@ -8,7 +8,7 @@ use walrelay_engine::event::Route;
 
 use super::super::{in_session, resolve};
 use crate::caution::Caution;
-use crate::config::Config;
+use crate::config::{Config, SinkChoice};
 use crate::finding::{Finding, Group};
 use crate::net::tls::RootSource;
 use crate::postgres::routes::{Combinations, combinations};
@@ -28,6 +28,8 @@ pub(super) struct Routes {
     columns: Vec<String>,
     /// The management API and the virtual host.
     management: Option<(Management, String)>,
+    /// Whether messages go to queues at all.
+    has_broker: bool,
 }
 
 impl Routes {
@@ -42,6 +44,7 @@ impl Routes {
         columns.dedup();
         Ok(Self {
             management: management(config)?,
+            has_broker: config.delivery.sink == SinkChoice::Rabbitmq,
             connector,
             source,
             route,
@@ -104,7 +107,10 @@ impl Routes {
                 "there are no rows to tell the routes by",
             ));
         } else if self.management.is_none() {
-            let why = "rabbitmq.management is not set: it tells for which of these no queue is bound";
+            let why = match self.has_broker {
+                true => "rabbitmq.management is not set: it tells for which of these no queue is bound",
+                false => "messages go to standard output: no broker is looked at",
+            };
             group.push(Finding::not_looked("bindings", why));
         }
         if combinations.has_more || combinations.is_sampled {
@@ -171,7 +177,8 @@ fn counted(rows: u64) -> String {
 /// The API of the first broker, asked as its user unless the URL names another.
 fn management(config: &Config) -> anyhow::Result<Option<(Management, String)>> {
     let rabbitmq = &config.rabbitmq;
-    let Some(url) = &rabbitmq.management else {
+    let url = rabbitmq.management.as_ref();
+    let Some(url) = url.filter(|_| config.delivery.sink == SinkChoice::Rabbitmq) else {
         return Ok(None);
     };
     let broker = rabbitmq.uris.first().context("rabbitmq.uri is empty")?;

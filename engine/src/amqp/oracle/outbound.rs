@@ -9,7 +9,8 @@ use super::{generate, parse, payload};
 use crate::Lsn;
 use crate::amqp::encode::{self, ClientProperties};
 use crate::amqp::{
-    EncodeError, Frame, FrameKind, HeaderParts, Message, MessageParts, Origin, PROTOCOL_HEADER, returned_key,
+    EncodeError, Frame, FrameKind, HeaderParts, Message, MessageParts, Origin, PROTOCOL_HEADER, Publish,
+    returned_key,
 };
 use crate::trace::{TraceContext, TraceValue};
 
@@ -348,6 +349,16 @@ fn assert_read_as_meant(parts: &MessageParts<'_>, body: &[u8], frame_max: u32) {
     };
     let method = AMQPClass::Basic(basic::AMQPMethod::Publish(publish));
     assert_eq!(frames[0], AMQPFrame::Method(1, method));
+    let method = generate(&frames[0]);
+    let ours = Publish {
+        exchange: parts.exchange.as_bytes(),
+        routing_key: parts.routing_key.as_bytes(),
+        mandatory: parts.mandatory,
+    };
+    assert_eq!(
+        Publish::decode(payload(&method, FrameKind::Method, 1)),
+        Ok(Some(ours))
+    );
 
     let headers = &parts.headers;
     let mut table = FieldTable::default();
