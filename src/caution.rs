@@ -88,6 +88,9 @@ cautions! {
     /// Events that no queue is bound for.
     RouteUnbound: "route_unbound",
         "bind a queue to the exchange for each of these keys, or correct rabbitmq.routing_key";
+    /// Events that no queue is bound for go somewhere all the same.
+    AlternateExchange: "alternate_exchange",
+        "have somebody look at the queues behind it: for walrelay what they get is delivered, and on_unroutable never applies to it";
     /// A host name of a managed service that leads to its pooler.
     PooledHost: "pooled_host",
         "use the service's direct host name: a pooler cannot carry replication";

@@ -310,9 +310,10 @@ fault_kinds! {
     ExchangeForbidden: Halted, "exchange_forbidden",
         "give the user write permission on the exchange, and configure permission to declare it ([rabbitmq.declare]): \
          rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ";
-    /// The exchange exists with other properties than those to declare (406).
+    /// The exchange exists with other properties than those to declare (406), or the broker lacks its type (503).
     ExchangeMismatch: Halted, "exchange_mismatch",
-        "make [rabbitmq.declare] agree with the exchange that exists, or leave it out";
+        "make [rabbitmq.declare] agree with the exchange that exists, or leave it out; for x-consistent-hash enable the plugin \
+         rabbitmq_consistent_hash_exchange";
     /// Nobody reads standard output any more, where that is the sink. It ends the process.
     StdoutClosed: Halted, "stdout_closed",
         "start walrelay again with a reader for its output: what was not written is sent then";

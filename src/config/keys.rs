@@ -225,7 +225,7 @@ pub static KEYS: &[Key] = &[
     },
     key(
         "rabbitmq.declare.exchange_type",
-        Kind::Choice(&["topic", "direct", "fanout", "headers"]),
+        Kind::Choice(&["topic", "direct", "fanout", "headers", "x-consistent-hash"]),
         Presence::Optional,
         "declare the exchange, durable and of this type; absent, nothing is ever declared",
     ),

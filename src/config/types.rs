@@ -239,7 +239,7 @@ pub enum FailurePolicy {
 }
 
 /// The types of exchange that RabbitMQ has built in
-/// (<https://www.rabbitmq.com/docs/exchanges#types>).
+/// (<https://www.rabbitmq.com/docs/exchanges#types>), and one that comes with it as a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExchangeType {
     /// By patterns of the routing key.
@@ -250,6 +250,8 @@ pub enum ExchangeType {
     Fanout,
     /// By headers.
     Headers,
+    /// To one of the bound queues, the same for equal keys.
+    ConsistentHash,
 }
 
 impl ExchangeType {
@@ -261,6 +263,7 @@ impl ExchangeType {
             Self::Direct => "direct",
             Self::Fanout => "fanout",
             Self::Headers => "headers",
+            Self::ConsistentHash => "x-consistent-hash",
         }
     }
 }
@@ -486,6 +489,7 @@ fields! {
         _ => None,
     };
     ExchangeType: Word(word) => {
-        [Self::Topic, Self::Direct, Self::Fanout, Self::Headers].into_iter().find(|kind| kind.as_str() == *word)
+        let kinds = [Self::Topic, Self::Direct, Self::Fanout, Self::Headers, Self::ConsistentHash];
+        kinds.into_iter().find(|kind| kind.as_str() == *word)
     };
 }

@@ -67,6 +67,7 @@ mod status;
 mod stdout;
 mod stop;
 mod systemd;
+mod topologies;
 mod tracing;
 mod wait;
 mod world;

@@ -1,6 +1,6 @@
 //! `walrelay doctor --routes`: the routing keys of the events in each outbox table, and which of them no queue is bound for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context as _;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -13,9 +13,10 @@ use crate::finding::{Finding, Group};
 use crate::net::tls::RootSource;
 use crate::postgres::routes::{Combinations, combinations};
 use crate::postgres::{self, Source};
-use crate::rabbitmq::{Management, Reach, Topology};
+use crate::rabbitmq::{Alternate, Management, Reach, Topology};
 
 const CHECK: &str = "route";
+const ALTERNATE: &str = "alternate exchange";
 
 /// So many routes of a table are shown.
 const LIMIT: u32 = 200;
@@ -101,6 +102,12 @@ impl Routes {
             };
             group.push(self.of_key(&mut topology, exchange, key, shown).await);
         }
+        let exchanges: BTreeSet<_> = routes.keys().map(|(exchange, _)| exchange.as_str()).collect();
+        for exchange in exchanges {
+            if let Some(finding) = self.of_exchange(&mut topology, exchange).await {
+                group.push(finding);
+            }
+        }
         if routes.is_empty() {
             group.push(Finding::not_looked(
                 CHECK,
@@ -108,10 +115,13 @@ impl Routes {
             ));
         } else if self.management.is_none() {
             let why = match self.has_broker {
-                true => "rabbitmq.management is not set: it tells for which of these no queue is bound",
+                true => {
+                    "rabbitmq.management is not set: only that API tells what is bound, and of alternate exchanges"
+                }
                 false => "messages go to standard output: no broker is looked at",
             };
             group.push(Finding::not_looked("bindings", why));
+            group.push(Finding::not_looked(ALTERNATE, why));
         }
         if combinations.has_more || combinations.is_sampled {
             group.push(Finding::not_looked(
@@ -129,6 +139,32 @@ impl Routes {
         };
         let exchange = self.route.exchange.render_by_name(value_of)?;
         Some((exchange, self.route.routing_key.render_by_name(value_of)?))
+    }
+
+    /// Whether what no queue is bound for goes elsewhere in silence.
+    async fn of_exchange(&self, topology: &mut Topology, exchange: &str) -> Option<Finding> {
+        let (management, vhost) = self.management.as_ref()?;
+        Some(match management.alternate(topology, vhost, exchange).await {
+            Ok(Alternate::None) => return None,
+            Ok(Alternate::Exchange { name, policy }) => {
+                let by = policy.map_or_else(
+                    || "an argument".to_owned(),
+                    |policy| format!("the policy `{policy}`"),
+                );
+                let found = format!(
+                    "`{exchange}` has the alternate exchange `{name}` by {by}: an event that no queue is bound for goes there and is \
+                     confirmed, not returned"
+                );
+                Finding::caution(ALTERNATE, Caution::AlternateExchange, found)
+            }
+            Ok(Alternate::Hidden { policy }) => Finding::not_looked(
+                ALTERNATE,
+                format!(
+                    "the policy `{policy}` applies to `{exchange}`, and may be read with the tag policymaker only"
+                ),
+            ),
+            Err(error) => Finding::not_looked(ALTERNATE, crate::fault::chain(&error)),
+        })
     }
 
     async fn of_key(&self, topology: &mut Topology, exchange: &str, key: &str, shown: String) -> Finding {
