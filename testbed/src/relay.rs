@@ -104,6 +104,12 @@ impl Relay {
             .map(drop)
     }
 
+    /// Adds arguments to every further `walrelay run`.
+    pub fn arguments(&mut self, arguments: &[&str]) {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned());
+        self.builder.arguments.extend(arguments);
+    }
+
     /// Runs `walrelay ARGUMENTS --config FILE` to its end, whatever that is.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ mod doubtful_rows;
 mod errands;
 mod faults;
 mod first_start;
+mod gallery;
 mod guard;
 mod halts;
 mod handshake;
