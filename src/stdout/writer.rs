@@ -212,4 +212,42 @@ mod tests {
         let error = std::future::poll_fn(|cx| writer.poll_written(cx)).await;
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
+
+    #[tokio::test]
+    async fn what_is_left_of_a_torn_line_is_kept_for_the_next_writer() {
+        let turn = Arc::new(Mutex::new(Vec::new()));
+        let (mut reader, writer) = io::pipe().unwrap();
+        let guard = Arc::clone(&turn).lock_owned().await;
+        let mut writer = Writer::start(File::from(OwnedFd::from(writer)), guard).unwrap();
+        let line = [&b"x".repeat(3 * PIECE)[..], b"\n"].concat();
+        let batch = [&b"first\n"[..], &line, b"last\n"].concat();
+        writer.write(batch.clone()).unwrap();
+        // Part of the line is read, and more of it is in the pipe.
+        let mut read = vec![0; PIECE];
+        reader.read_exact(&mut read).unwrap();
+        drop(reader);
+        let failed = std::future::poll_fn(|cx| writer.poll_written(cx)).await;
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        let progress = usize::try_from(writer.progress()).unwrap();
+        let torn = turn.lock().await;
+        assert_eq!(*torn, batch[progress..batch.len() - 5]);
+    }
+
+    /// Another process that shares the descriptor may have made it so.
+    #[tokio::test]
+    async fn a_descriptor_that_does_not_block_is_waited_for() {
+        let turn = Arc::new(Mutex::new(Vec::new())).lock_owned().await;
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut writer = Writer::start(File::from(OwnedFd::from(ours)), turn).unwrap();
+        let batch = b"0123456789abcde\n".repeat(PIECE);
+        writer.write(batch.clone()).unwrap();
+        let reading = thread::spawn(move || {
+            let mut read = vec![0; 16 * PIECE];
+            theirs.read_exact(&mut read).map(|()| read)
+        });
+        let written = std::future::poll_fn(|cx| writer.poll_written(cx)).await;
+        assert_eq!(written.unwrap(), batch);
+        assert_eq!(reading.join().unwrap().unwrap(), batch);
+    }
 }

@@ -459,6 +459,30 @@ async fn a_pipe_to_head_ends_with_it() -> Result<()> {
     Ok(())
 }
 
+/// A reader that does not go on does not keep the relay from ending either.
+#[tokio::test]
+async fn a_stop_waits_for_the_reader_within_its_grace() -> Result<()> {
+    let alone = Alone::new().await?;
+    let relay = alone.relay().text("delivery.shutdown_grace", "1s");
+    let (mut relay, mut lines) = alone.piped(relay).await?;
+    let end = commit_at_once(&alone.client, 1000).await?;
+    let is_blocked = |readiness: &Readiness| readiness.json["broker"]["cause"] == "stdout_blocked";
+    relay
+        .wait_readiness("the pipe to be full", LONG, is_blocked)
+        .await?;
+    relay.terminate()?;
+    assert_eq!(exit_code(&mut relay).await?, Some(0));
+    ensure!(alone.flushed().await? < end);
+    assert_eq!(numbers(&lines.next(100).await?), (1..=100).collect::<Vec<_>>());
+
+    let mut lines = Lines::of(&mut relay)?;
+    let first = numbers(&lines.next(1).await?);
+    let left = 1000 - usize::try_from(first[0])?;
+    assert_eq!(numbers(&lines.next(left).await?).last(), Some(&1000));
+    alone.wait_flushed(end).await?;
+    Ok(())
+}
+
 /// I9: a disk that is full is trouble outside the process.
 #[tokio::test]
 async fn a_write_that_fails_is_tried_again_and_acknowledges_nothing() -> Result<()> {
