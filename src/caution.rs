@@ -97,6 +97,9 @@ cautions! {
     /// Rows that no exchange and no routing key can be made for.
     RouteImpossible: "route_impossible",
         "correct the template or rule, with |default:... where a value may be missing: such rows are invalid and held";
+    /// Events that no queue is bound for go somewhere all the same.
+    AlternateExchange: "alternate_exchange",
+        "have somebody look at the queues behind it: for walrelay what they get is delivered, and on_unroutable never applies to it";
     /// Whoever can log in can write events.
     MessagesOpen: "messages_open",
         "give the function to the roles that write events and to the relay's, then take it from public: whoever may emit messages with the prefix writes events";

@@ -38,7 +38,7 @@ Exit codes:
   0   done, or stopped by SIGTERM or SIGINT
   1   the command failed
   2   wrong usage of the command line
-  69  halted, with --exit-on-halt
+  69  halted, with --exit-on-halt; or nobody reads stdout, the sink, any more
   70  a bug in walrelay
   78  wrong configuration
   130, 143  a second SIGINT or SIGTERM cut the stop short";

@@ -323,9 +323,19 @@ fault_kinds! {
     ExchangeForbidden: Halted, "exchange_forbidden",
         "give the user write permission on the exchange, and configure permission to declare it ([rabbitmq.declare]): \
          rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ";
-    /// The exchange exists with other properties than those to declare (406).
+    /// The exchange exists with other properties than those to declare (406), or the broker lacks its type (503).
     ExchangeMismatch: Halted, "exchange_mismatch",
-        "make [rabbitmq.declare] agree with the exchange that exists, or leave it out";
+        "make [rabbitmq.declare] agree with the exchange that exists, or leave it out; for x-consistent-hash enable the plugin \
+         rabbitmq_consistent_hash_exchange";
+    /// Nobody reads standard output any more, where that is the sink. It ends the process.
+    StdoutClosed: Halted, "stdout_closed",
+        "start walrelay again with a reader for its output: what was not written is sent then";
+    /// The reader of standard output does not go on.
+    StdoutBlocked: Unavailable, "stdout_blocked",
+        "let the reader of walrelay's output go on reading, or end it";
+    /// A write to standard output failed.
+    StdoutFailed: Unavailable, "stdout_failed",
+        "look at what the error names, such as a full disk behind a redirection; it is tried again by itself";
     /// An event is held: the broker closed the channel or the connection over it (406 and the like).
     MessageRefused: Held, "message_refused",
         "correct the row's producer or the broker's limit (its log names what it refused); or `walrelay skip EVENT_ID --reason TEXT`";

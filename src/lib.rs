@@ -17,5 +17,6 @@ pub mod rabbitmq;
 mod reference;
 pub mod relay;
 pub mod repeats;
+pub mod stdout;
 pub mod systemd;
 pub mod telemetry;

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use walrelay_engine::amqp::{
-    ContentHeader, FRAME_MIN_SIZE, FieldValue, Frame, FrameKind, Method, Table, returned_key,
+    ContentHeader, FRAME_MIN_SIZE, FieldValue, Frame, FrameKind, Method, Publish, Table, returned_key,
 };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -26,12 +26,14 @@ fn payload(kind: FrameKind, payload: &[u8]) {
             {
                 walk(server_properties);
             }
+            let _ = Publish::decode(payload);
         }
         FrameKind::Header => {
-            if let Ok(header) = ContentHeader::decode(payload)
-                && let Some(headers) = header.properties.headers()
-            {
-                walk(headers);
+            if let Ok(header) = ContentHeader::decode(payload) {
+                let _ = header.properties.iter().count();
+                if let Some(headers) = header.properties.headers() {
+                    walk(headers);
+                }
             }
             let _ = returned_key(payload);
         }

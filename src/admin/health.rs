@@ -16,6 +16,8 @@ pub(super) struct Readiness<'a> {
     pub(super) ready: bool,
     role: &'static str,
     slot: &'a str,
+    /// Where messages go; `broker` is about that.
+    sink: &'static str,
     database: Part<'a>,
     broker: Part<'a>,
     delivery: Part<'a>,
@@ -70,6 +72,7 @@ pub(super) fn readiness(status: &Status) -> Readiness<'_> {
         ready: status.is_ready(),
         role: status.role.label(),
         slot: &status.slot,
+        sink: status.sink.label(),
         database: side(&status.database),
         broker: side(&status.broker),
         delivery: match &status.delivery {

@@ -190,7 +190,7 @@ impl Collector for Snapshot {
             ),
             (
                 "broker_up",
-                "Whether RabbitMQ's side is of use",
+                "Whether the side of RabbitMQ, or of what takes its place (walrelay_sink), is of use",
                 up(&status.broker),
             ),
             (
@@ -257,6 +257,8 @@ impl Collector for Snapshot {
             "role",
             std::iter::once(status.role.label()),
         )?;
+        let sink = std::iter::once(status.sink.label());
+        labelled(&mut encoder, "sink", "Where messages go", "sink", sink)?;
         labelled(
             &mut encoder,
             "halted",
@@ -485,6 +487,7 @@ mod tests {
             "walrelay_confirmed_total 7",
             "walrelay_ready 0",
             "walrelay_role{role=\"active\"} 1",
+            "walrelay_sink{sink=\"rabbitmq\"} 1",
             "walrelay_slot_info{slot=\"walrelay\"} 1",
             "walrelay_halted{reason=\"slot_lost\"} 1",
             "walrelay_commit_to_confirm_seconds_bucket{le=\"0.004\"} 1",

@@ -12,7 +12,7 @@ use crate::cli::ReplayArgs;
 use crate::config::Loaded;
 use crate::fault::chain;
 use crate::postgres;
-use crate::relay::{self, ReplayEnd, ReplayError, ReplayEvent, ReplaySettings};
+use crate::relay::{self, ReplayEnd, ReplayError, ReplayEvent, ReplaySettings, SinkKind};
 
 pub(super) fn execute(args: &ReplayArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let settings = resolve::replay(&loaded.config, args)?;
@@ -38,11 +38,12 @@ pub(super) fn execute(args: &ReplayArgs, loaded: &Loaded) -> anyhow::Result<Exit
         say("nothing was published");
         return Ok(Exit::Failed);
     }
+    let sink = settings.sink.kind();
     let end = block_on(run(settings, total))?.map_err(|error| match error.downcast::<ReplayError>() {
         Ok(error) => anyhow::anyhow!("{}: {}", chain(&error), error.kind().remedy()),
         Err(error) => error,
     })?;
-    print(&ending(&end))?;
+    report(sink, &ending(&end))?;
     let is_whole = end.counts.failed == 0 && end.unanswered == 0 && !end.is_cut;
     Ok(if is_whole { Exit::Clean } else { Exit::Failed })
 }
@@ -53,11 +54,12 @@ async fn run(settings: ReplaySettings, total: Option<u64>) -> anyhow::Result<Rep
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut progress = Progress::new("rows", total);
     let mut last = relay::Replayed::default();
+    let sink = settings.sink.kind();
     let tell = |event| match event {
         ReplayEvent::Failed { id, why } => {
             progress.clear();
             // Where stdout is gone, the count and the exit code still tell.
-            drop(print(&failure(&id, &why)));
+            drop(report(sink, &failure(&id, &why)));
         }
         ReplayEvent::Progress(counts) => {
             last = counts;
@@ -78,12 +80,24 @@ async fn run(settings: ReplaySettings, total: Option<u64>) -> anyhow::Result<Rep
     let end = replay.await;
     progress.clear();
     if end.is_err() {
-        print(&format!(
+        let counts = format!(
             "{} confirmed, {} failed until then\n",
             last.confirmed, last.failed
-        ))?;
+        );
+        report(sink, &counts)?;
     }
     Ok(end?)
+}
+
+/// Says what became of the rows, on stderr where the messages themselves go to stdout.
+fn report(sink: SinkKind, text: &str) -> anyhow::Result<()> {
+    match sink {
+        SinkKind::RabbitMq => print(text),
+        SinkKind::Stdout => {
+            say(text.trim_end());
+            Ok(())
+        }
+    }
 }
 
 fn failure(id: &str, why: &str) -> String {

@@ -18,8 +18,8 @@ use super::WrongUsage;
 use super::outbox::{check_source, has_dead_letters, messages_table, outbox_tables, outboxes, policy};
 use crate::cli::ReplayArgs;
 use crate::config::{
-    Agreement, AuthMechanism, Config, ConfigError, ExchangeType, OnSlotLost, Ordering, Pointed,
-    RabbitmqConfig, Validator,
+    Agreement, AuthMechanism, Config, ConfigError, DeliveryConfig, ExchangeType, OnSlotLost, Ordering,
+    Pointed, RabbitmqConfig, SinkChoice, Validator,
 };
 use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 use crate::postgres;
@@ -29,10 +29,15 @@ use crate::postgres::{
     Source, StartOptions, UrlError,
 };
 use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange, Management, Mechanism};
-use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings};
+use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings, Sink};
+use crate::stdout::Stdout;
 
 /// The time for connecting to the broker, all steps together.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A line that is written needs no confirm, so none is late: a reader that takes its time is told of as such. A year, so
+/// that no sum with an instant overflows.
+const STDOUT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A session whose server says nothing for so many of its time-outs, though asked half-way, is given up.
 const SILENT_TIMEOUTS: u32 = 3;
@@ -236,7 +241,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         ignore_tables: ignore_tables.iter().map(ignored_table).collect(),
         limits: limits(config)?,
         max_message_bytes: delivery.max_message_bytes.map(usize::try_from).transpose()?,
-        confirm_timeout: delivery.confirm_timeout,
+        confirm_timeout: confirm_timeout(delivery),
         status_interval: config.postgres.status_interval,
         silence_timeout: config.postgres.wal_sender_timeout * SILENT_TIMEOUTS,
         app_id: config.rabbitmq.app_id.clone(),
@@ -250,7 +255,7 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         },
     };
     Ok(RelaySettings {
-        brokers: brokers(config, &format!("walrelay {}", source.slot), auto_setup)?,
+        sink: sink(config, &format!("walrelay {}", source.slot), auto_setup)?,
         database: DatabaseSettings {
             connector,
             source,
@@ -304,11 +309,11 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
             until: args.until,
         },
         max_event_bytes: delivery.max_event_bytes.try_into()?,
-        brokers: brokers(config, &name, false)?,
+        sink: sink(config, &name, false)?,
         delivery: ReplayConfig {
             limits: limits(config)?,
             max_message_bytes: delivery.max_message_bytes.map(usize::try_from).transpose()?,
-            confirm_timeout: delivery.confirm_timeout,
+            confirm_timeout: confirm_timeout(delivery),
             app_id: config.rabbitmq.app_id.clone(),
             max_rate: Some(args.rate),
         },
@@ -356,6 +361,21 @@ fn ignored_table(table: &QualifiedTable) -> IgnoredTable {
         schema: table.schema.clone(),
         name: table.name.clone(),
     }
+}
+
+const fn confirm_timeout(delivery: &DeliveryConfig) -> Duration {
+    match delivery.sink {
+        SinkChoice::Rabbitmq => delivery.confirm_timeout,
+        SinkChoice::Stdout => STDOUT_CONFIRM_TIMEOUT,
+    }
+}
+
+/// Where messages go. `name` is what a broker lists the connection under.
+fn sink(config: &Config, name: &str, auto_setup: bool) -> anyhow::Result<Sink> {
+    Ok(match config.delivery.sink {
+        SinkChoice::Rabbitmq => Sink::RabbitMq(Box::new(brokers(config, name, auto_setup)?)),
+        SinkChoice::Stdout => Sink::Stdout(Stdout::default()),
+    })
 }
 
 pub(super) fn brokers(config: &Config, name: &str, auto_setup: bool) -> anyhow::Result<Brokers> {

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
-use walrelay_engine::amqp::{FieldValue, Table};
+use walrelay_engine::amqp::{FieldValue, PropertyValue, Table};
 use walrelay_engine::event::OutboxTable;
 use walrelay_engine::flow::{GivenColumn, Preview, PreviewConfig, PreviewError, preview};
 use walrelay_engine::policy::Policy;
@@ -156,22 +156,15 @@ impl Shown {
     fn new(config: &Config, table: &OutboxTable, found: &Preview) -> Option<Self> {
         let Preview { destination, message } = found;
         let properties = message.properties()?;
-        let text = |value: Option<&[u8]>| value.map(|value| Json::from(String::from_utf8_lossy(value)));
-        let number = |value: Option<u8>| value.map(Json::from);
-        let shown = [
-            ("content_type", text(properties.content_type)),
-            ("delivery_mode", number(properties.delivery_mode)),
-            ("priority", number(properties.priority)),
-            ("correlation_id", text(properties.correlation_id)),
-            ("expiration", text(properties.expiration)),
-            ("message_id", text(properties.message_id())),
-            ("timestamp", properties.timestamp.map(|_| Json::Null)),
-            ("type", text(properties.message_type)),
-            ("app_id", text(properties.app_id)),
-        ];
-        let shown = shown
-            .into_iter()
-            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let shown = properties.iter().map(|(name, value)| {
+            let value = match value {
+                // Only the stream knows it.
+                PropertyValue::Number(_) if name == "timestamp" => Json::Null,
+                PropertyValue::Number(number) => Json::from(number),
+                PropertyValue::Text(text) => Json::from(String::from_utf8_lossy(text)),
+            };
+            (name.to_owned(), value)
+        });
         let mut headers = properties.headers().map(table_json).unwrap_or_default();
         for name in OF_STREAM {
             headers.entry(name).and_modify(|value| *value = Json::Null);

@@ -61,7 +61,10 @@ async fn serve(
     listen: SocketAddr,
     token_file: Option<PathBuf>,
 ) -> anyhow::Result<Exit> {
-    let (status, watched) = watch::channel(Status::new(settings.database.source.slot.to_string()));
+    let (status, watched) = watch::channel(Status {
+        sink: settings.sink.kind(),
+        ..Status::new(settings.database.source.slot.to_string())
+    });
     let manager = watched.clone();
     let (stop, stopped) = watch::channel(false);
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;

@@ -437,9 +437,15 @@ pub static KEYS: &[Key] = &[
     },
     key(
         "rabbitmq.declare.exchange_type",
-        Kind::Choice(&["topic", "direct", "fanout", "headers"]),
+        Kind::Choice(&["topic", "direct", "fanout", "headers", "x-consistent-hash"]),
         Presence::Optional,
         "declare the exchange, durable and of this type; absent, nothing is ever declared",
+    ),
+    key(
+        "delivery.sink",
+        Kind::Choice(&["rabbitmq", "stdout"]),
+        Presence::Default("rabbitmq"),
+        "where messages go; stdout: one JSON line each, and no broker is asked for",
     ),
     key(
         "delivery.max_in_flight",

@@ -39,7 +39,7 @@ pub use rules::Rule;
 pub use types::{
     AdminConfig, AfterPublish, AuthMechanism, ColumnsConfig, Config, DeliveryConfig, ExchangeType,
     FailurePolicy, LogConfig, LogFormat, OnSlotLost, Ordering, OtelConfig, OutboxConfig, PostgresConfig,
-    Preset, RabbitmqConfig, RouteConfig,
+    Preset, RabbitmqConfig, RouteConfig, SinkChoice,
 };
 pub use value::{ConditionValue, FieldValue, Value};
 

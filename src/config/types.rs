@@ -15,6 +15,10 @@ use super::log_levels::LogLevels;
 use super::problem::{Problem, ProblemKind};
 use super::value::{ConditionValue, FieldValue, Value};
 
+/// The keys by which a broker is asked for, or not.
+const SINK: &str = "delivery.sink";
+const URI: &str = "rabbitmq.uri";
+
 /// The whole configuration. Its `Debug` shows no secret.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -135,7 +139,7 @@ pub struct ColumnsConfig {
 /// `[rabbitmq]`
 #[derive(Debug, Clone)]
 pub struct RabbitmqConfig {
-    /// `amqp` or `amqps` URIs, as written, to be tried in turn; at least one.
+    /// `amqp` or `amqps` URIs, as written, to be tried in turn; at least one, unless messages go elsewhere.
     pub uris: Vec<SecretString>,
     /// A file with the password, read at every connect; for each URI.
     pub password_file: Option<PathBuf>,
@@ -166,6 +170,8 @@ pub struct RabbitmqConfig {
 /// `[delivery]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryConfig {
+    /// Where messages go.
+    pub sink: SinkChoice,
     /// Messages that may await their confirm, 1 to 65,535.
     pub max_in_flight: u16,
     /// Bytes that may await their confirm.
@@ -246,6 +252,15 @@ pub enum LogFormat {
     Json,
 }
 
+/// Where messages go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SinkChoice {
+    /// To RabbitMQ.
+    Rabbitmq,
+    /// To standard output.
+    Stdout,
+}
+
 /// In which order first deliveries come (R14 of `docs/delivery-rules.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ordering {
@@ -296,7 +311,7 @@ pub enum FailurePolicy {
 }
 
 /// The types of exchange that RabbitMQ has built in
-/// (<https://www.rabbitmq.com/docs/exchanges#types>).
+/// (<https://www.rabbitmq.com/docs/exchanges#types>), and one that comes with it as a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExchangeType {
     /// By patterns of the routing key.
@@ -307,6 +322,8 @@ pub enum ExchangeType {
     Fanout,
     /// By headers.
     Headers,
+    /// To one of the bound queues, the same for equal keys.
+    ConsistentHash,
 }
 
 impl ExchangeType {
@@ -318,6 +335,7 @@ impl ExchangeType {
             Self::Direct => "direct",
             Self::Fanout => "fanout",
             Self::Headers => "headers",
+            Self::ConsistentHash => "x-consistent-hash",
         }
     }
 }
@@ -399,7 +417,10 @@ impl Config {
             messages_prefix: values.optional(key::MESSAGES_PREFIX),
             outbox: outbox.collect::<Result<_, Problem>>()?,
             rabbitmq: RabbitmqConfig {
-                uris: values.required("rabbitmq.uri")?,
+                uris: match is_required(URI, settings) {
+                    true => values.required(URI)?,
+                    false => values.optional(URI).unwrap_or_default(),
+                },
                 password_file: values.optional("rabbitmq.password_file"),
                 password: values.optional("rabbitmq.password"),
                 exchange: values.required("rabbitmq.exchange")?,
@@ -414,6 +435,7 @@ impl Config {
                 declare: values.optional("rabbitmq.declare.exchange_type"),
             },
             delivery: DeliveryConfig {
+                sink: values.required(SINK)?,
                 max_in_flight: values.required("delivery.max_in_flight")?,
                 max_in_flight_bytes: values.required("delivery.max_in_flight_bytes")?,
                 max_message_bytes: values.optional("delivery.max_message_bytes"),
@@ -451,9 +473,19 @@ impl Config {
 pub(super) fn missing_keys(settings: &Settings, file: &str, counts: impl Fn(&Key) -> bool) -> Vec<Problem> {
     let required = KEYS
         .iter()
-        .filter(|key| key.presence == Presence::Required && counts(key));
+        .filter(|key| is_required(key.path, settings) && counts(key));
     let unset = required.filter(|key| !settings.values.contains_key(key.path));
     unset.map(|key| missing(key, file)).collect()
+}
+
+/// Whether nothing can start without the key. A broker is needed only where messages go to one.
+fn is_required(path: &str, settings: &Settings) -> bool {
+    let sink = settings
+        .values
+        .get(SINK)
+        .and_then(|sink| SinkChoice::of(&sink.value));
+    let is_needed = path != URI || sink != Some(SinkChoice::Stdout);
+    is_needed && Key::find(path).is_some_and(|key| key.presence == Presence::Required)
 }
 
 fn missing(key: &'static Key, file: &str) -> Problem {
@@ -525,6 +557,11 @@ fields! {
     u64: Size(bytes) => Some(*bytes);
     u16: Integer(number) => u16::try_from(*number).ok();
     u32: Integer(number) => u32::try_from(*number).ok();
+    SinkChoice: Word(word) => match *word {
+        "rabbitmq" => Some(Self::Rabbitmq),
+        "stdout" => Some(Self::Stdout),
+        _ => None,
+    };
     Ordering: Word(word) => match *word {
         "pipelined" => Some(Self::Pipelined),
         "strict" => Some(Self::Strict),
@@ -567,6 +604,7 @@ fields! {
         _ => None,
     };
     ExchangeType: Word(word) => {
-        [Self::Topic, Self::Direct, Self::Fanout, Self::Headers].into_iter().find(|kind| kind.as_str() == *word)
+        let kinds = [Self::Topic, Self::Direct, Self::Fanout, Self::Headers, Self::ConsistentHash];
+        kinds.into_iter().find(|kind| kind.as_str() == *word)
     };
 }

@@ -18,6 +18,7 @@ mod reply_code {
     pub(super) const ACCESS_REFUSED: u16 = 403;
     pub(super) const NOT_FOUND: u16 = 404;
     pub(super) const PRECONDITION_FAILED: u16 = 406;
+    pub(super) const COMMAND_INVALID: u16 = 503;
     pub(super) const NOT_ALLOWED: u16 = 530;
 }
 
@@ -215,9 +216,11 @@ const fn closed_kind(phase: Phase, code: u16) -> FaultKind {
         }
         (_, reply_code::NOT_FOUND) => FaultKind::ExchangeMissing,
         (_, reply_code::ACCESS_REFUSED) => FaultKind::ExchangeForbidden,
-        (Phase::Topology, reply_code::PRECONDITION_FAILED | reply_code::NOT_ALLOWED) => {
-            FaultKind::ExchangeMismatch
-        }
+        // 503: a type of exchange that the broker does not know.
+        (
+            Phase::Topology,
+            reply_code::PRECONDITION_FAILED | reply_code::NOT_ALLOWED | reply_code::COMMAND_INVALID,
+        ) => FaultKind::ExchangeMismatch,
         (_, reply_code::PRECONDITION_FAILED) => FaultKind::MessageRefused,
         _ => FaultKind::BrokerClosed,
     }
@@ -235,6 +238,7 @@ mod tests {
             (Phase::Topology, 404, FaultKind::ExchangeMissing),
             (Phase::Topology, 403, FaultKind::ExchangeForbidden),
             (Phase::Topology, 406, FaultKind::ExchangeMismatch),
+            (Phase::Topology, 503, FaultKind::ExchangeMismatch),
             (Phase::Publishing, 404, FaultKind::ExchangeMissing),
             (Phase::Publishing, 406, FaultKind::MessageRefused),
             (Phase::Publishing, 320, FaultKind::BrokerClosed),

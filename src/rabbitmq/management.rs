@@ -1,8 +1,7 @@
-//! RabbitMQ's management API, as far as it tells which queues a message would reach. It is only read.
+//! RabbitMQ's management API, as far as [`reach`](super::reach) needs it. It is only read.
 //!
 //! <https://www.rabbitmq.com/docs/http-api-reference>
 
-use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::time::Duration;
 
@@ -10,13 +9,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-use super::binding;
 use crate::net::tls::{self, RootSource, TlsError, TlsSettings, TlsVerification};
 use crate::net::{self, ConnectError, Stream};
 
@@ -25,9 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// More than the bindings of any sensible exchange.
 const MAX_ANSWER: u64 = 16 * 1024 * 1024;
-
-/// How far exchanges are followed that are bound to one another.
-const MAX_DEPTH: usize = 8;
 
 /// All but what stands in a URL's path for itself.
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC
@@ -89,38 +83,6 @@ fn hint(status: u16) -> &'static str {
     }
 }
 
-/// An exchange as the API has it.
-#[derive(Debug, Deserialize)]
-struct Exchange {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    arguments: HashMap<String, serde_json::Value>,
-}
-
-/// A binding as the API has it.
-#[derive(Debug, Clone, Deserialize)]
-struct Binding {
-    destination: String,
-    destination_type: String,
-    routing_key: String,
-}
-
-/// What a message with a routing key would reach.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reach {
-    /// These queues.
-    Queues(BTreeSet<String>),
-    /// The routing key alone does not decide: an exchange of this type is in the way.
-    Undecided(String),
-}
-
-/// Exchanges and their bindings, as far as they were looked at.
-#[derive(Debug, Default)]
-pub struct Topology {
-    exchanges: HashMap<String, (Exchange, Vec<Binding>)>,
-}
-
 impl Management {
     /// Reads a URL. Where it names no user, `user` and `password` are those of the broker's URI.
     ///
@@ -159,76 +121,8 @@ impl Management {
         })
     }
 
-    /// Which queues a message would reach. What was looked at stays in `topology`.
-    ///
-    /// # Errors
-    /// The API tells nothing.
-    pub async fn reach(
-        &self,
-        topology: &mut Topology,
-        vhost: &str,
-        exchange: &str,
-        routing_key: &str,
-    ) -> Result<Reach, ManagementError> {
-        let mut queues = BTreeSet::new();
-        let mut seen = BTreeSet::new();
-        let mut waiting = vec![(exchange.to_owned(), 0)];
-        while let Some((name, depth)) = waiting.pop() {
-            if depth > MAX_DEPTH || !seen.insert(name.clone()) {
-                continue;
-            }
-            if name.is_empty() {
-                // The default exchange: the routing key names the queue.
-                let path = format!("queues/{}/{}", encoded(vhost), encoded(routing_key));
-                if self.exists(&path).await? {
-                    queues.insert(routing_key.to_owned());
-                }
-                continue;
-            }
-            self.look(topology, vhost, &name).await?;
-            let Some((exchange, bindings)) = topology.exchanges.get(&name) else {
-                continue;
-            };
-            let mut is_taken = false;
-            for binding in bindings {
-                match binding::takes(&exchange.kind, &binding.routing_key, routing_key) {
-                    None => return Ok(Reach::Undecided(exchange.kind.clone())),
-                    Some(false) => {}
-                    Some(true) if binding.destination_type == "queue" => {
-                        is_taken = true;
-                        queues.insert(binding.destination.clone());
-                    }
-                    Some(true) => {
-                        is_taken = true;
-                        waiting.push((binding.destination.clone(), depth + 1));
-                    }
-                }
-            }
-            let alternate = exchange.arguments.get("alternate-exchange");
-            if let Some(alternate) = alternate.and_then(|name| name.as_str()).filter(|_| !is_taken) {
-                waiting.push((alternate.to_owned(), depth + 1));
-            }
-        }
-        Ok(Reach::Queues(queues))
-    }
-
-    /// Reads an exchange and its bindings, once. One that is not there has none.
-    async fn look(&self, topology: &mut Topology, vhost: &str, name: &str) -> Result<(), ManagementError> {
-        if topology.exchanges.contains_key(name) {
-            return Ok(());
-        }
-        let path = format!("exchanges/{}/{}", encoded(vhost), encoded(name));
-        let exchange: Exchange = match self.get(&path).await {
-            Ok(exchange) => exchange,
-            Err(ManagementError::Status { status: 404 }) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let bindings: Vec<Binding> = self.get(&format!("{path}/bindings/source")).await?;
-        topology.exchanges.insert(name.to_owned(), (exchange, bindings));
-        Ok(())
-    }
-
-    async fn exists(&self, path: &str) -> Result<bool, ManagementError> {
+    /// Whether there is something of this path.
+    pub(super) async fn exists(&self, path: &str) -> Result<bool, ManagementError> {
         match self.get::<serde_json::Value>(path).await {
             Ok(_) => Ok(true),
             Err(ManagementError::Status { status: 404 }) => Ok(false),
@@ -236,7 +130,8 @@ impl Management {
         }
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
+    /// What is at this path.
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ManagementError> {
         let deadline = Instant::now() + PATIENCE;
         let answer = timeout_at(deadline, self.ask(path, deadline)).await;
         let answer = answer.map_err(|_| ManagementError::Deadline)??;
@@ -274,7 +169,8 @@ impl Management {
     }
 }
 
-fn encoded(part: &str) -> String {
+/// A part of a path, as a URL has it.
+pub(super) fn encoded(part: &str) -> String {
     utf8_percent_encode(part, IN_PATH).to_string()
 }
 

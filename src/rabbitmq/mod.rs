@@ -8,6 +8,7 @@ mod examination;
 mod link;
 mod management;
 mod probe;
+mod reach;
 mod topology;
 mod uri;
 
@@ -17,6 +18,7 @@ pub use error::BrokerError;
 pub(crate) use error::refused_kind;
 pub use examination::Examination;
 pub use link::{Link, LinkEvent};
-pub use management::{Management, ManagementError, ManagementUrlError, Reach, Topology};
+pub use management::{Management, ManagementError, ManagementUrlError};
+pub use reach::{Alternate, Reach, Topology};
 pub use topology::Exchange;
 pub use uri::{BrokerUri, Mechanism, UriError, UriQuery};

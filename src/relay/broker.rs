@@ -1,4 +1,4 @@
-//! The broker's side: a link to one of the brokers after the other, and what is published over it.
+//! The broker's side, or that of what takes its place: a link to the sink, and what is published over it.
 
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use walrelay_engine::Lsn;
 use walrelay_engine::flow::{DeliveryError, Flow, Replay};
 
-use super::faults;
 use super::side::Side;
+use super::sink::{Sink, SinkError, SinkLink};
 use crate::fault::{Fault, FaultKind};
-use crate::rabbitmq::{BrokerError, Brokers, Connector, Link, LinkEvent};
+use crate::rabbitmq::LinkEvent;
 
 /// Bytes of messages handed to the socket at once.
 const PUBLISH_TARGET: usize = 128 * 1024;
@@ -29,38 +29,41 @@ pub(super) trait Publisher {
     fn poll_publish(&mut self, out: &mut Vec<u8>, target: usize, now: Instant) -> usize;
 }
 
-/// The link, while there is one, and whose turn it is to be connected to.
+/// The link, while there is one, and what it is opened to.
 #[derive(Debug)]
 pub(super) struct Broker {
-    pub(super) side: Side<Link>,
-    brokers: Brokers,
+    pub(super) side: Side<SinkLink>,
+    sink: Sink,
 }
 
 /// Why there is no link.
 #[derive(Debug)]
 pub(super) struct NotOpened {
     pub(super) fault: Fault,
-    /// Whether each broker has failed in a row in a way that does not heal alone.
+    /// Whether each place has failed in a row in a way that does not heal alone.
     pub(super) needs_person: bool,
 }
 
 impl Broker {
-    pub(super) fn new(brokers: Brokers) -> Self {
+    pub(super) fn new(sink: Sink) -> Self {
         Self {
-            side: Side::new("broker"),
-            brokers,
+            side: Side::new(sink.side()),
+            sink,
         }
     }
 
-    /// The one of the link that is up, or of the next try.
-    pub(super) const fn current(&self) -> &Connector {
-        self.brokers.current()
+    /// Starts the next try to open a link if it is due.
+    pub(super) fn open_if_due(&mut self, now: Instant) {
+        let sink = &self.sink;
+        self.side.open_if_due(now, || sink.open());
     }
 
-    /// Starts the next try to connect if it is due.
-    pub(super) fn open_if_due(&mut self, now: Instant) {
-        let connector = self.brokers.current();
-        self.side.open_if_due(now, || open(connector.clone()));
+    /// Says that the link is up, unless a fault is still to be disproved.
+    pub(super) fn tell_up(&mut self) {
+        let is_in_doubt = self.side.is_in_doubt();
+        if let Some(link) = self.side.up().filter(|_| !is_in_doubt) {
+            self.sink.tell_up(link);
+        }
     }
 
     /// Takes in what the broker has said.
@@ -89,14 +92,14 @@ impl Broker {
         self.side.poll_opened(cx).map(|result| match result {
             Ok(link) => {
                 if !self.side.is_in_doubt() {
-                    self.brokers.connected();
+                    self.sink.connected();
                 }
                 publisher.link_up(link.frame_max(), link.max_message_bytes(), now);
                 self.side.opened(link, now);
                 Ok(())
             }
             Err(fault) => Err(NotOpened {
-                needs_person: self.brokers.failed(fault.kind),
+                needs_person: self.sink.failed(fault.kind),
                 fault,
             }),
         })
@@ -105,15 +108,15 @@ impl Broker {
     /// Nothing speaks against the link any more.
     pub(super) fn proved(&mut self) {
         self.side.proved();
-        self.brokers.connected();
+        self.sink.connected();
     }
 
-    /// A link that was up is lost for this; whether each broker has failed in a row in a way that does not heal alone.
+    /// A link that was up is lost for this; whether each place has failed in a row in a way that does not heal alone.
     pub(super) fn struck(&mut self, kind: FaultKind) -> bool {
-        self.brokers.struck(kind)
+        self.sink.struck(kind)
     }
 
-    /// Polls the link's socket.
+    /// Polls the link.
     ///
     /// # Errors
     /// Why the link must be given up.
@@ -126,7 +129,7 @@ impl Broker {
         let Some(link) = self.side.up() else {
             return Poll::Pending;
         };
-        link.poll_io(cx, now.into()).map(|result| {
+        link.poll_io(cx, now).map(|result| {
             result.map_err(|error| {
                 // What the broker said before it hung up tells more than that it did.
                 let error = self.take_in(publisher, now).err().unwrap_or(error);
@@ -140,7 +143,7 @@ impl Broker {
         publisher.link_lost();
         if let Some(link) = self.side.failed(fault, now) {
             // Nothing waits for this task: it answers the broker's close, or the deadline drops the socket.
-            tokio::spawn(link.dismiss((now + FAREWELL).into()));
+            tokio::spawn(link.dismiss(now + FAREWELL));
         }
     }
 
@@ -149,14 +152,14 @@ impl Broker {
         let message = format!("the oldest message was not confirmed within {limit:?}");
         Fault {
             kind: FaultKind::ConfirmTimeout,
-            message: self.current().named(message),
+            message: self.sink.named(message),
         }
     }
 
     /// When something is due: a try, or the link's heartbeat.
     pub(super) fn deadline(&mut self) -> Option<Instant> {
         let link = self.side.up().and_then(|link| link.deadline());
-        self.side.deadline().or(link.map(tokio::time::Instant::into_std))
+        self.side.deadline().or(link)
     }
 
     /// Closes the link for good.
@@ -164,49 +167,48 @@ impl Broker {
         if let Some(link) = self.side.take()
             && let Err(error) = link.close(FAREWELL).await
         {
-            tracing::debug!(error = %error, "broker link cut off");
+            tracing::debug!(error = %error, "link cut off");
         }
     }
 
-    fn take_in(&mut self, publisher: &mut impl Publisher, now: Instant) -> Result<(), BrokerError> {
+    fn take_in(&mut self, publisher: &mut impl Publisher, now: Instant) -> Result<(), SinkError> {
         while let Some(link) = self.side.up() {
-            match link.next_event()? {
-                None => return link.handle_timeout(now.into()),
-                Some(LinkEvent::Ack { tag, multiple }) => publisher.handle_ack(tag, multiple, now)?,
-                Some(LinkEvent::Nack { tag, multiple }) => publisher.handle_nack(tag, multiple, now)?,
-                Some(LinkEvent::Return { position, reply_code }) => {
-                    publisher.handle_return(position, reply_code)?;
-                }
-                Some(LinkEvent::Blocked { reason }) => {
+            let Some(event) = link.next_event(now)? else {
+                return Ok(());
+            };
+            let taken = match event {
+                LinkEvent::Ack { tag, multiple } => publisher.handle_ack(tag, multiple, now),
+                LinkEvent::Nack { tag, multiple } => publisher.handle_nack(tag, multiple, now),
+                LinkEvent::Return { position, reply_code } => publisher.handle_return(position, reply_code),
+                LinkEvent::Blocked { reason } => {
                     publisher.handle_blocked(true, now);
                     self.side.set_fault(Some(Fault {
-                        kind: FaultKind::BrokerBlocked,
+                        kind: self.sink.blocked_kind(),
                         message: reason,
                     }));
+                    Ok(())
                 }
-                Some(LinkEvent::Unblocked) => {
+                LinkEvent::Unblocked => {
                     publisher.handle_blocked(false, now);
                     self.side.set_fault(None);
-                    tracing::info!("broker takes messages again");
+                    self.sink.tell_unblocked();
+                    Ok(())
                 }
-            }
+            };
+            taken.map_err(|error| self.sink.misled(error))?;
         }
         Ok(())
     }
 
     /// What an error of the link means; a message that the broker refused is told to the publisher.
-    fn judge(&self, error: &BrokerError, publisher: &mut impl Publisher, now: Instant) -> Fault {
-        let mut fault = self.current().fault(error);
-        if let Some((reply_code, reply_text)) = faults::refusal(error, self.current()) {
+    fn judge(&self, error: &SinkError, publisher: &mut impl Publisher, now: Instant) -> Fault {
+        let (mut fault, refusal) = self.sink.judge(error);
+        if let Some((reply_code, reply_text)) = refusal {
             publisher.link_refused(reply_code, reply_text, now);
             fault.kind = FaultKind::BrokerClosed;
         }
         fault
     }
-}
-
-async fn open(connector: Connector) -> Result<Link, Fault> {
-    connector.connect().await.map_err(|error| connector.fault(&error))
 }
 
 impl Publisher for Flow {

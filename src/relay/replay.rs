@@ -21,10 +21,10 @@ pub use reader::count;
 
 use super::broker::{Broker, NotOpened};
 use super::faults;
+use super::sink::Sink;
 use crate::fault::{Class, Fault, FaultKind};
 use crate::postgres::rows::Filter;
 use crate::postgres::{self, SlotName};
-use crate::rabbitmq::Brokers;
 
 /// How often progress is told while nothing else happens.
 const TICK: Duration = Duration::from_secs(1);
@@ -45,8 +45,8 @@ pub struct ReplaySettings {
     pub filter: Filter,
     /// The longest column that is read, in bytes.
     pub max_event_bytes: u32,
-    /// The brokers, tried in turn.
-    pub brokers: Brokers,
+    /// Where the messages go; brokers are tried in turn.
+    pub sink: Sink,
     /// Delivery.
     pub delivery: ReplayConfig,
     /// How long a stop waits for what is in flight.
@@ -167,9 +167,9 @@ impl Replayer {
         let reader = settings.clone();
         Self {
             engine: Replay::new(settings.delivery.clone()),
-            broker: Broker::new(settings.brokers.clone()),
+            broker: Broker::new(settings.sink.clone()),
             reached: None,
-            untried: settings.brokers.count(),
+            untried: settings.sink.count(),
             chunks,
             chunk: None,
             all_read: false,

@@ -7,6 +7,7 @@ use walrelay_engine::marks::MarkCounters;
 use walrelay_engine::{Lsn, PgTimestamp};
 
 use super::backfill::Totals;
+use super::sink::SinkKind;
 use crate::fault::{Class, Fault, FaultKind};
 use crate::postgres::EventPosition;
 
@@ -17,9 +18,11 @@ pub struct Status {
     pub slot: String,
     /// Whose turn it is.
     pub role: Role,
+    /// Where messages go.
+    pub sink: SinkKind,
     /// PostgreSQL's side.
     pub database: SideStatus,
-    /// RabbitMQ's side.
+    /// The sink's side, which is RabbitMQ's unless messages go to standard output.
     pub broker: SideStatus,
     /// Whether events pass.
     pub delivery: Delivery,
@@ -55,7 +58,7 @@ pub struct Status {
     pub links: u64,
     /// How often what went wrong on PostgreSQL's side, tries to connect included.
     pub database_failures: Failures,
-    /// The same on RabbitMQ's side.
+    /// The same on the sink's side.
     pub broker_failures: Failures,
     /// What becomes of published rows.
     pub marks: MarkStatus,
@@ -224,6 +227,7 @@ impl Status {
         Self {
             slot,
             role: Role::Active,
+            sink: SinkKind::RabbitMq,
             database: side.clone(),
             broker: side,
             delivery: Delivery::Flowing,

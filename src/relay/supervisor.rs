@@ -38,13 +38,13 @@ use super::refused::RefusedTold;
 use super::retention::{Retention, RetentionSettings};
 use super::session;
 use super::side::Side;
+use super::sink::Sink;
 use super::status::Status;
 use super::wake::Wake;
 use super::watch::Watch;
 use crate::fault::{Fault, FaultKind};
 use crate::net::Progress;
 use crate::postgres::{Incoming, Replication};
-use crate::rabbitmq::Brokers;
 
 /// The loop goes round at least this often, so that `/livez` can tell that it does.
 const TICK: Duration = Duration::from_secs(1);
@@ -54,8 +54,8 @@ const TICK: Duration = Duration::from_secs(1);
 pub struct RelaySettings {
     /// PostgreSQL's side.
     pub database: session::DatabaseSettings,
-    /// RabbitMQ's side.
-    pub brokers: Brokers,
+    /// RabbitMQ's side, or what takes its place.
+    pub sink: Sink,
     /// Delivery.
     pub flow: FlowConfig,
     /// What happens to failed events, and the guard.
@@ -135,7 +135,7 @@ impl Relay {
             care: Care::new(Instant::now(), &settings.care),
             retention: Retention::new(&settings.retention, Instant::now()),
             wake: Wake::new(settings.database.start.wal_sender_timeout),
-            broker: Broker::new(settings.brokers.clone()),
+            broker: Broker::new(settings.sink.clone()),
             streaming: Arc::new(settings.database.clone()),
             settings,
             database: Side::new("database"),

@@ -121,7 +121,13 @@ impl Process {
 
     /// As [`Process::spawn`], collecting what it writes to both outputs in `lines`.
     pub(crate) fn spawn_captured(name: &str, command: &mut Command, lines: &Lines) -> Result<Process> {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdout(Stdio::piped());
+        Process::spawn_heard(name, command, lines)
+    }
+
+    /// As [`Process::spawn_captured`], with the standard output that `command` has been given.
+    pub(crate) fn spawn_heard(name: &str, command: &mut Command, lines: &Lines) -> Result<Process> {
+        command.stderr(Stdio::piped());
         let mut process = Process::spawn(name, command, Signal::Kill)?;
         if let Some(stdout) = process.child.stdout.take() {
             lines.follow(stdout);

@@ -104,6 +104,12 @@ impl Relay {
             .map(drop)
     }
 
+    /// Adds arguments to every further `walrelay run`.
+    pub fn arguments(&mut self, arguments: &[&str]) {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned());
+        self.builder.arguments.extend(arguments);
+    }
+
     /// Runs `walrelay ARGUMENTS --config FILE` to its end, whatever that is.
     ///
     /// # Errors
@@ -151,6 +157,27 @@ impl Relay {
     /// # Errors
     /// When the program cannot be started, or runs already.
     pub fn start(&mut self) -> Result<()> {
+        let mut command = self.start_command()?;
+        self.process = Some(Process::spawn_captured(
+            "walrelay run",
+            &mut command,
+            &self.lines,
+        )?);
+        Ok(())
+    }
+
+    /// As [`start`](Self::start), with a standard output of the test's own: [`log`](Self::log) has standard error alone.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_into(&mut self, stdout: impl Into<Stdio>) -> Result<()> {
+        let mut command = self.start_command()?;
+        command.stdout(stdout);
+        self.process = Some(Process::spawn_heard("walrelay run", &mut command, &self.lines)?);
+        Ok(())
+    }
+
+    fn start_command(&mut self) -> Result<Command> {
         if let Some(process) = &mut self.process
             && process.exit_status()?.is_none()
         {
@@ -158,12 +185,7 @@ impl Relay {
         }
         let mut command = self.command(&["run"]);
         command.args(&self.builder.arguments);
-        self.process = Some(Process::spawn_captured(
-            "walrelay run",
-            &mut command,
-            &self.lines,
-        )?);
-        Ok(())
+        Ok(command)
     }
 
     /// The process id of the newest `walrelay run`.

@@ -97,13 +97,26 @@ impl Vhost {
     /// # Errors
     /// [`Error::Amqp`].
     pub async fn declare_exchange(&self, name: &str, kind: ExchangeKind) -> Result<()> {
+        self.declare_exchange_with(name, kind, &[]).await
+    }
+
+    /// Declares a durable exchange with arguments (`alternate-exchange`).
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn declare_exchange_with(
+        &self,
+        name: &str,
+        kind: ExchangeKind,
+        arguments: &[(&str, &str)],
+    ) -> Result<()> {
         let options = ExchangeDeclareOptions {
             durable: true,
             ..Default::default()
         };
         let declare = async |channel: &Channel| {
             channel
-                .exchange_declare(checked(name)?, kind, options, FieldTable::default())
+                .exchange_declare(checked(name)?, kind, options, texts(arguments))
                 .await
                 .attempt("declare an exchange")
         };
@@ -154,11 +167,25 @@ impl Vhost {
     /// # Errors
     /// [`Error::Amqp`].
     pub async fn bind(&self, queue: &str, exchange: &str, routing_key: &str) -> Result<()> {
+        self.bind_with(queue, exchange, routing_key, &[]).await
+    }
+
+    /// Binds a queue to an exchange with arguments (`x-match` and headers).
+    ///
+    /// # Errors
+    /// [`Error::Amqp`].
+    pub async fn bind_with(
+        &self,
+        queue: &str,
+        exchange: &str,
+        routing_key: &str,
+        arguments: &[(&str, &str)],
+    ) -> Result<()> {
         let bind = async |channel: &Channel| {
             let (queue, exchange, key) = (checked(queue)?, checked(exchange)?, checked(routing_key)?);
             let options = QueueBindOptions::default();
             channel
-                .queue_bind(queue, exchange, key, options, FieldTable::default())
+                .queue_bind(queue, exchange, key, options, texts(arguments))
                 .await
                 .attempt("bind a queue")
         };
@@ -294,6 +321,15 @@ impl Vhost {
 pub(crate) fn checked(name: &str) -> Result<ShortString> {
     ShortString::try_new(name)
         .map_err(|_too_long| Error::Unexpected(format!("longer than 255 bytes: {name:.40}…")))
+}
+
+/// Arguments that are texts.
+fn texts(arguments: &[(&str, &str)]) -> FieldTable {
+    let mut table = FieldTable::default();
+    for (name, value) in arguments {
+        table.insert(short(name), AMQPValue::LongString((*value).into()));
+    }
+    table
 }
 
 /// A short string of our own, known to be short.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use walrelay_engine::Lsn;
 use walrelay_engine::PgTimestamp;
 use walrelay_engine::amqp::{Frame, Method};
-use walrelay_engine::event::{AfterPublish, OutboxTable, Route};
+use walrelay_engine::event::{AfterPublish, Columns, Content, OutboxTable, Route};
 use walrelay_engine::flow::{Flow, FlowConfig, Intake, LogIdentity};
 use walrelay_engine::marks::{MarkSettings, Marked};
 use walrelay_engine::policy::Policies;
@@ -78,12 +78,16 @@ impl Case {
             tables: vec![OutboxTable {
                 schema: frames::SCHEMA.to_owned(),
                 name: frames::TABLE.to_owned(),
+                columns: Columns::default(),
+                content: Content::default(),
                 route: Route {
                     exchange: Template::parse("outbox")?,
                     routing_key: Template::parse("{aggregate_type}.{event_type}")?,
+                    rules: Vec::new(),
                 },
                 after_publish: Some(self.after_publish),
             }],
+            messages: None,
             ignore_tables: Vec::new(),
             limits: WindowLimits {
                 events: 1_000,

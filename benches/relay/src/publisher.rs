@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use walrelay_engine::Lsn;
-use walrelay_engine::amqp::{FrameKind, HeaderParts, Message, MessageParts, Method, Origin};
+use walrelay_engine::amqp::{EncodedHeaders, FrameKind, HeaderParts, Message, MessageParts, Method, Origin};
 use walrelay_engine::confirms::{Confirms, Outcome};
 use walrelay_engine::flow::CHANNEL;
 use walrelay_engine::trace::TraceContext;
@@ -82,6 +82,9 @@ impl Prebuilt {
                 message_id: &id,
                 message_type: "OrderCreated",
                 content_type: "application/json",
+                correlation_id: "",
+                expiration: "",
+                priority: None,
                 timestamp: 1_790_000_000,
                 app_id: "walrelay",
                 headers: HeaderParts {
@@ -93,6 +96,7 @@ impl Prebuilt {
                         backfill: false,
                     },
                     trace: TraceContext::default(),
+                    more: EncodedHeaders::default(),
                 },
             };
             let body = payload(u64::from(number));

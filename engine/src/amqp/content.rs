@@ -1,4 +1,6 @@
-//! Content headers, as far as a returned message or a look at one of our own needs them.
+//! Content headers: of a message that comes back, or of one that is read before it is sent.
+
+use std::fmt;
 
 use super::constants::{class, header, property};
 use super::error::AmqpError;
@@ -16,27 +18,32 @@ pub struct ContentHeader<'a> {
     pub properties: Properties<'a>,
 }
 
-/// A message's properties; those that are never published are checked and passed over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// A message's properties.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Properties<'a> {
+    content_type: Option<&'a [u8]>,
+    content_encoding: Option<&'a [u8]>,
     headers: Option<Table<'a>>,
+    delivery_mode: Option<u8>,
+    priority: Option<u8>,
+    correlation_id: Option<&'a [u8]>,
+    reply_to: Option<&'a [u8]>,
+    expiration: Option<&'a [u8]>,
     message_id: Option<&'a [u8]>,
-    /// The body's media type.
-    pub content_type: Option<&'a [u8]>,
-    /// 2 where queues keep the message on disk.
-    pub delivery_mode: Option<u8>,
-    /// From 0 to 255.
-    pub priority: Option<u8>,
-    /// What it answers or belongs to.
-    pub correlation_id: Option<&'a [u8]>,
-    /// Milliseconds, as text.
-    pub expiration: Option<&'a [u8]>,
-    /// Seconds since 1970.
-    pub timestamp: Option<u64>,
-    /// The message's type.
-    pub message_type: Option<&'a [u8]>,
-    /// The sender's name.
-    pub app_id: Option<&'a [u8]>,
+    timestamp: Option<u64>,
+    message_type: Option<&'a [u8]>,
+    user_id: Option<&'a [u8]>,
+    app_id: Option<&'a [u8]>,
+    cluster_id: Option<&'a [u8]>,
+}
+
+/// The value of a property that is no table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PropertyValue<'a> {
+    /// A short string, mostly of UTF-8 but not always.
+    Text(&'a [u8]),
+    /// An octet, or the timestamp in seconds since 1970.
+    Number(u64),
 }
 
 /// The commit LSN and `tx_seq` of one of our own messages, from the content header by which it came back;
@@ -102,6 +109,35 @@ impl<'a> Properties<'a> {
         self.message_id
     }
 
+    /// The `content-type`.
+    #[must_use]
+    pub const fn content_type(&self) -> Option<&'a [u8]> {
+        self.content_type
+    }
+
+    /// Those that are set, but for the `headers` table, in the order of the wire and by their names in
+    /// <https://www.rabbitmq.com/amqp-0-9-1-reference>, with underscores.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, PropertyValue<'a>)> + use<'a> {
+        let text = |value: Option<&'a [u8]>| value.map(PropertyValue::Text);
+        let octet = |value: Option<u8>| value.map(|value| PropertyValue::Number(value.into()));
+        let all = [
+            ("content_type", text(self.content_type)),
+            ("content_encoding", text(self.content_encoding)),
+            ("delivery_mode", octet(self.delivery_mode)),
+            ("priority", octet(self.priority)),
+            ("correlation_id", text(self.correlation_id)),
+            ("reply_to", text(self.reply_to)),
+            ("expiration", text(self.expiration)),
+            ("message_id", text(self.message_id)),
+            ("timestamp", self.timestamp.map(PropertyValue::Number)),
+            ("type", text(self.message_type)),
+            ("user_id", text(self.user_id)),
+            ("app_id", text(self.app_id)),
+            ("cluster_id", text(self.cluster_id)),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name, value?)))
+    }
+
     fn read(reader: &mut Reader<'a>) -> Result<Self, AmqpError> {
         let flags = reader.u16("property-flags")?;
         if flags & property::UNKNOWN != 0 {
@@ -111,40 +147,41 @@ impl<'a> Properties<'a> {
         let text = |reader: &mut Reader<'a>, flag: u16, field: &'static str| {
             has(flag).then(|| reader.short_string(field)).transpose()
         };
-        let content_type = text(reader, property::CONTENT_TYPE, "content-type")?;
-        text(reader, property::CONTENT_ENCODING, "content-encoding")?;
-        let headers = has(property::HEADERS)
-            .then(|| Table::read(reader, "headers"))
-            .transpose()?;
-        let delivery_mode = has(property::DELIVERY_MODE)
-            .then(|| reader.u8("delivery-mode"))
-            .transpose()?;
-        let priority = has(property::PRIORITY)
-            .then(|| reader.u8("priority"))
-            .transpose()?;
-        let correlation_id = text(reader, property::CORRELATION_ID, "correlation-id")?;
-        text(reader, property::REPLY_TO, "reply-to")?;
-        let expiration = text(reader, property::EXPIRATION, "expiration")?;
-        let message_id = text(reader, property::MESSAGE_ID, "message-id")?;
-        let timestamp = has(property::TIMESTAMP)
-            .then(|| reader.u64("timestamp"))
-            .transpose()?;
-        let message_type = text(reader, property::TYPE, "type")?;
-        text(reader, property::USER_ID, "user-id")?;
-        let app_id = text(reader, property::APP_ID, "app-id")?;
-        text(reader, property::CLUSTER_ID, "cluster-id")?;
+        // Fields are evaluated in the order in which they are written: that of the wire.
         Ok(Self {
-            headers,
-            message_id,
-            content_type,
-            delivery_mode,
-            priority,
-            correlation_id,
-            expiration,
-            timestamp,
-            message_type,
-            app_id,
+            content_type: text(reader, property::CONTENT_TYPE, "content-type")?,
+            content_encoding: text(reader, property::CONTENT_ENCODING, "content-encoding")?,
+            headers: has(property::HEADERS)
+                .then(|| Table::read(reader, "headers"))
+                .transpose()?,
+            delivery_mode: has(property::DELIVERY_MODE)
+                .then(|| reader.u8("delivery-mode"))
+                .transpose()?,
+            priority: has(property::PRIORITY)
+                .then(|| reader.u8("priority"))
+                .transpose()?,
+            correlation_id: text(reader, property::CORRELATION_ID, "correlation-id")?,
+            reply_to: text(reader, property::REPLY_TO, "reply-to")?,
+            expiration: text(reader, property::EXPIRATION, "expiration")?,
+            message_id: text(reader, property::MESSAGE_ID, "message-id")?,
+            timestamp: has(property::TIMESTAMP)
+                .then(|| reader.u64("timestamp"))
+                .transpose()?,
+            message_type: text(reader, property::TYPE, "type")?,
+            user_id: text(reader, property::USER_ID, "user-id")?,
+            app_id: text(reader, property::APP_ID, "app-id")?,
+            cluster_id: text(reader, property::CLUSTER_ID, "cluster-id")?,
         })
+    }
+}
+
+/// The id and how large the headers are: other properties may hold what must not reach a log.
+impl fmt::Debug for Properties<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Properties")
+            .field("message_id", &self.message_id.map(String::from_utf8_lossy))
+            .field("headers", &self.headers)
+            .finish_non_exhaustive()
     }
 }
 

@@ -7,8 +7,8 @@ mod routes;
 
 use super::{Exit, block_on, outbox, print, resolve};
 use crate::cli::DoctorArgs;
-use crate::config::{Config, Loaded};
-use crate::finding::Group;
+use crate::config::{Config, Loaded, SinkChoice};
+use crate::finding::{Finding, Group};
 use crate::{postgres, rabbitmq};
 
 use report::Report;
@@ -16,13 +16,19 @@ use report::Report;
 pub(super) fn execute(args: &DoctorArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let config = &loaded.config;
     let database = database(config)?;
-    let brokers = brokers(config, args.probe)?;
+    let brokers = match config.delivery.sink {
+        SinkChoice::Rabbitmq => Some(brokers(config, args.probe)?),
+        SinkChoice::Stdout => None,
+    };
     let routes = args.routes.then(|| routes::Routes::new(config));
     let mut groups = vec![configuration::examine(loaded)];
     groups.extend(block_on(async {
         // One after the other: what is slow is a server that does not answer, and then its deadline is all it costs.
         let mut groups: Vec<Group> = Box::pin(database.examine()).await;
-        groups.extend(Box::pin(brokers.examine()).await);
+        match &brokers {
+            Some(brokers) => groups.extend(Box::pin(brokers.examine()).await),
+            None => groups.push(stdout()),
+        }
         match &routes {
             Some(Ok(routes)) => groups.extend(Box::pin(routes.examine()).await),
             Some(Err(error)) => groups.push(routes::not_looked(error)),
@@ -35,6 +41,19 @@ pub(super) fn execute(args: &DoctorArgs, loaded: &Loaded) -> anyhow::Result<Exit
     print(&if args.json { report.json()? } else { report.text() })?;
     let is_well = report.failures == 0 && !(args.strict && report.warnings > 0);
     Ok(if is_well { Exit::Clean } else { Exit::Failed })
+}
+
+/// What takes the place of the brokers.
+fn stdout() -> Group {
+    let mut group = Group::new("standard output");
+    let found =
+        "each message is a JSON line on the standard output of `walrelay run` (delivery.sink = \"stdout\")";
+    group.push(Finding::passed("sink", found));
+    let why = "messages go to standard output: no broker is looked at";
+    for check in ["connection", "exchange", "publishing"] {
+        group.push(Finding::not_looked(check, why));
+    }
+    group
 }
 
 fn database(config: &Config) -> anyhow::Result<postgres::Examination> {

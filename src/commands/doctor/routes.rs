@@ -1,6 +1,6 @@
 //! `walrelay doctor --routes`: the routing keys of the events in each outbox table, and which of them no queue is bound for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context as _;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -10,14 +10,15 @@ use walrelay_engine::route::{Destination, Router};
 
 use super::super::{in_session, outbox, resolve};
 use crate::caution::Caution;
-use crate::config::Config;
+use crate::config::{Config, SinkChoice};
 use crate::finding::{Finding, Group};
 use crate::net::tls::RootSource;
 use crate::postgres::routes::{Combinations, Sample, combinations};
 use crate::postgres::{self, Source};
-use crate::rabbitmq::{Management, Reach, Topology};
+use crate::rabbitmq::{Alternate, Management, Reach, Topology};
 
 const CHECK: &str = "route";
+const ALTERNATE: &str = "alternate exchange";
 
 /// So many routes of a table are shown.
 const LIMIT: usize = 200;
@@ -45,6 +46,8 @@ pub(super) struct Routes {
     tables: Vec<OutboxTable>,
     /// The management API and the virtual host.
     management: Option<(Management, String)>,
+    /// Whether messages go to queues at all.
+    has_broker: bool,
 }
 
 impl Routes {
@@ -53,6 +56,7 @@ impl Routes {
         Ok(Self {
             management: management(config)?,
             tables: outbox::outbox_tables(config)?,
+            has_broker: config.delivery.sink == SinkChoice::Rabbitmq,
             connector,
             source,
         })
@@ -113,14 +117,26 @@ impl Routes {
             };
             group.push(self.of_key(&mut topology, exchange, key, shown).await);
         }
+        let exchanges: BTreeSet<_> = routes.keys().map(|(exchange, _)| exchange.as_str()).collect();
+        for exchange in exchanges {
+            if let Some(finding) = self.of_exchange(&mut topology, exchange).await {
+                group.push(finding);
+            }
+        }
         if routes.is_empty() {
             group.push(Finding::not_looked(
                 CHECK,
                 "there are no rows to tell the routes by",
             ));
         } else if self.management.is_none() {
-            let why = "rabbitmq.management is not set: it tells for which of these no queue is bound";
+            let why = match self.has_broker {
+                true => {
+                    "rabbitmq.management is not set: only that API tells what is bound, and of alternate exchanges"
+                }
+                false => "messages go to standard output: no broker is looked at",
+            };
             group.push(Finding::not_looked("bindings", why));
+            group.push(Finding::not_looked(ALTERNATE, why));
         }
         let Sample { rows, .. } = sample(outbox);
         if combinations.has_more || combinations.is_sampled || routes.len() > LIMIT {
@@ -130,6 +146,32 @@ impl Routes {
             ));
         }
         group
+    }
+
+    /// Whether what no queue is bound for goes elsewhere in silence.
+    async fn of_exchange(&self, topology: &mut Topology, exchange: &str) -> Option<Finding> {
+        let (management, vhost) = self.management.as_ref()?;
+        Some(match management.alternate(topology, vhost, exchange).await {
+            Ok(Alternate::None) => return None,
+            Ok(Alternate::Exchange { name, policy }) => {
+                let by = policy.map_or_else(
+                    || "an argument".to_owned(),
+                    |policy| format!("the policy `{policy}`"),
+                );
+                let found = format!(
+                    "`{exchange}` has the alternate exchange `{name}` by {by}: an event that no queue is bound for goes there and is \
+                     confirmed, not returned"
+                );
+                Finding::caution(ALTERNATE, Caution::AlternateExchange, found)
+            }
+            Ok(Alternate::Hidden { policy }) => Finding::not_looked(
+                ALTERNATE,
+                format!(
+                    "the policy `{policy}` applies to `{exchange}`, and may be read with the tag policymaker only"
+                ),
+            ),
+            Err(error) => Finding::not_looked(ALTERNATE, crate::fault::chain(&error)),
+        })
     }
 
     async fn of_key(&self, topology: &mut Topology, exchange: &str, key: &str, shown: String) -> Finding {
@@ -211,7 +253,8 @@ fn counted(rows: u64) -> String {
 /// The API of the first broker, asked as its user unless the URL names another.
 fn management(config: &Config) -> anyhow::Result<Option<(Management, String)>> {
     let rabbitmq = &config.rabbitmq;
-    let Some(url) = &rabbitmq.management else {
+    let url = rabbitmq.management.as_ref();
+    let Some(url) = url.filter(|_| config.delivery.sink == SinkChoice::Rabbitmq) else {
         return Ok(None);
     };
     let broker = rabbitmq.uris.first().context("rabbitmq.uri is empty")?;

@@ -26,6 +26,8 @@ pub(super) struct Said {
     pub(super) ready: bool,
     pub(super) role: String,
     pub(super) slot: String,
+    /// What `broker` is about, if that is none.
+    pub(super) sink: Option<String>,
     pub(super) database: Part,
     pub(super) broker: Part,
     pub(super) delivery: Part,

@@ -117,10 +117,14 @@ impl Screen {
 fn of_relay(said: &Said, lines: &mut Lines) {
     lines.push("slot", &said.slot);
     lines.push("relay", &format!("{}, version {}", said.role, said.version));
+    let sink = match said.sink.as_deref() {
+        Some("stdout") => "stdout",
+        _ => "broker",
+    };
     for (name, part) in [
         ("delivery", &said.delivery),
         ("database", &said.database),
-        ("broker", &said.broker),
+        (sink, &said.broker),
     ] {
         lines.part(name, part);
     }

@@ -54,6 +54,7 @@ fn without_anything_set_the_defaults_hold() {
         (None, None, None)
     );
     let expected = DeliveryConfig {
+        sink: SinkChoice::Rabbitmq,
         max_in_flight: 1000,
         max_in_flight_bytes: 32 * 1024 * 1024,
         max_message_bytes: None,

@@ -1,5 +1,6 @@
 //! The configuration as a whole, by concept.
 
+mod examples;
 mod file;
 mod layers;
 mod lists;

@@ -12,7 +12,7 @@ fn an_unknown_key_names_file_line_key_and_the_nearest() {
     );
     assert_eq!(
         error_of("delivery.backoff_multiplier = 5\n"),
-        "walrelay.toml:3: unknown key delivery.backoff_multiplier; known keys of delivery are max_in_flight, \
+        "walrelay.toml:3: unknown key delivery.backoff_multiplier; known keys of delivery are sink, max_in_flight, \
          max_in_flight_bytes, max_message_bytes, max_event_bytes, ordering, max_rate, on_unroutable, on_invalid, hold_max_wal, \
          dead_letters_max, confirm_timeout, mark_batch, mark_interval, shutdown_grace"
     );
@@ -134,6 +134,21 @@ fn a_required_key_says_how_to_set_it() {
          --set postgres.url=...\n\
          rabbitmq.uri is not set: write uri under [rabbitmq] in walrelay.toml, or set WALRELAY_RABBITMQ_URI, or pass \
          --set rabbitmq.uri=..."
+    );
+}
+
+#[test]
+fn a_broker_is_asked_for_only_where_messages_go_to_one() {
+    let text = "postgres.url = 'postgres://u@db/shop'\n[delivery]\nsink = 'stdout'\n";
+    let config = loaded(text, &Sources::default()).config;
+    assert_eq!(config.delivery.sink, SinkChoice::Stdout);
+    assert!(config.rabbitmq.uris.is_empty());
+    let error = refused_with(text, &set(&["delivery.sink=rabbitmq"]));
+    assert!(error.starts_with("rabbitmq.uri is not set: "), "{error}");
+    let error = refused_with(text, &set(&["delivery.sink=kafka"]));
+    assert_eq!(
+        error,
+        "--set: delivery.sink must be rabbitmq or stdout, not \"kafka\""
     );
 }
 

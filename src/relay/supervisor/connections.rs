@@ -120,16 +120,7 @@ impl Relay {
             }
             return self.link_is_down(fault, now);
         }
-        let is_in_doubt = self.broker.side.is_in_doubt();
-        if let Some(link) = self.broker.side.up().filter(|_| !is_in_doubt) {
-            let (server_version, frame_max) = (link.server_version().map(str::to_owned), link.frame_max());
-            tracing::info!(
-                broker = self.broker.current().uri.endpoint(),
-                server_version,
-                frame_max,
-                "broker link up"
-            );
-        }
+        self.broker.tell_up();
         self.struck.link_opened(&self.flow);
         self.status.send_modify(|status| status.links += 1);
     }
@@ -195,8 +186,10 @@ impl Relay {
         }
     }
 
+    /// A process gets no other standard output: one that is closed ends it in any case.
     fn note_halt(&mut self, kind: FaultKind) {
-        if self.settings.exit_on_halt && kind.class() == Class::Halted {
+        let ends = self.settings.exit_on_halt || kind == FaultKind::StdoutClosed;
+        if ends && kind.class() == Class::Halted {
             self.halted = Some(kind);
         }
     }

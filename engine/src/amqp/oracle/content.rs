@@ -8,7 +8,9 @@ use proptest::prelude::*;
 
 use super::{generate, payload};
 use crate::Lsn;
-use crate::amqp::{AmqpError, ContentHeader, FieldValue, Frame, FrameKind, Method, Table, returned_key};
+use crate::amqp::{
+    AmqpError, ContentHeader, FieldValue, Frame, FrameKind, Method, PropertyValue, Table, returned_key,
+};
 
 /// A content header with these headers beside every other property.
 fn header_payload(headers: FieldTable) -> Vec<u8> {
@@ -55,6 +57,27 @@ fn a_content_header_with_every_property_is_read_and_refused_when_cut_short() {
     let content = ContentHeader::decode(&payload).unwrap();
     assert_eq!(content.body_size, 1 << 40);
     assert_eq!(content.properties.message_id(), Some(&b"the id"[..]));
+    assert_eq!(content.properties.content_type(), Some(&b"a"[..]));
+    let text = |text: &'static str| PropertyValue::Text(text.as_bytes());
+    let number = PropertyValue::Number;
+    assert_eq!(
+        content.properties.iter().collect::<Vec<_>>(),
+        [
+            ("content_type", text("a")),
+            ("content_encoding", text("b")),
+            ("delivery_mode", number(2)),
+            ("priority", number(3)),
+            ("correlation_id", text("c")),
+            ("reply_to", text("d")),
+            ("expiration", text("4")),
+            ("message_id", text("the id")),
+            ("timestamp", number(5)),
+            ("type", text("e")),
+            ("user_id", text("f")),
+            ("app_id", text("g")),
+            ("cluster_id", text("h")),
+        ]
+    );
     assert_eq!(returned_key(&payload), Ok(Some((Lsn::new(0x16_B374_D848), 7))));
     for cut in 0..payload.len() {
         assert!(

@@ -11,7 +11,7 @@ use crate::Lsn;
 use crate::amqp::encode::{self, ClientProperties};
 use crate::amqp::{
     EncodeError, EncodedHeaders, Frame, FrameKind, HeaderEntries, HeaderParts, Message, MessageParts,
-    NameUse, Origin, PROTOCOL_HEADER, returned_key,
+    NameUse, Origin, PROTOCOL_HEADER, Publish, returned_key,
 };
 use crate::trace::{TraceContext, TraceValue};
 
@@ -363,6 +363,16 @@ fn assert_read_as_meant(parts: &MessageParts<'_>, more: FieldTable, body: &[u8],
     };
     let method = AMQPClass::Basic(basic::AMQPMethod::Publish(publish));
     assert_eq!(frames[0], AMQPFrame::Method(1, method));
+    let method = generate(&frames[0]);
+    let ours = Publish {
+        exchange: parts.exchange.as_bytes(),
+        routing_key: parts.routing_key.as_bytes(),
+        mandatory: parts.mandatory,
+    };
+    assert_eq!(
+        Publish::decode(payload(&method, FrameKind::Method, 1)),
+        Ok(Some(ours))
+    );
 
     let headers = &parts.headers;
     let mut table = more;
