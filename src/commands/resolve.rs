@@ -12,7 +12,7 @@ use walrelay_engine::policy::{Policies, Policy};
 use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
-use super::WrongUsage;
+use super::{WrongUsage, stream};
 use crate::cli::ReplayArgs;
 use crate::config::{
     self, Agreement, AuthMechanism, Config, ConfigError, ExchangeType, FailurePolicy, OnSlotLost, Ordering,
@@ -41,6 +41,7 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("postgres.ignore_tables", check::<QualifiedTable>),
     ("outbox.table", check::<QualifiedTable>),
     ("otel.endpoint", check_otel_endpoint),
+    ("rabbitmq.stream.name", check_stream),
     ("rabbitmq.uri", |text| Ok(BrokerUri::parse(text).map(drop)?)),
     ("rabbitmq.management", |text| {
         Ok(Management::parse(text, "", None, &RootSource::System).map(drop)?)
@@ -53,13 +54,28 @@ pub(super) const VALIDATORS: &[Validator] = &[
 ];
 
 /// What values of the configuration must agree on, beyond what it can know itself.
-pub(super) const AGREEMENTS: &[Agreement] = &[("rabbitmq.declare.exchange_type", |config| {
-    let is_fixed = |name: Template| name.as_constant().is_some_and(|name| !name.is_empty());
-    let can_declare = Template::parse(&config.rabbitmq.exchange).is_ok_and(is_fixed);
-    (config.rabbitmq.declare.is_some() && !can_declare).then_some(
-        "rabbitmq.declare cannot declare an exchange with a column in its name, nor the default exchange: leave it out",
-    )
-})];
+pub(super) const AGREEMENTS: &[Agreement] = &[
+    ("rabbitmq.declare.exchange_type", |config| {
+        let is_fixed = |name: Template| name.as_constant().is_some_and(|name| !name.is_empty());
+        let can_declare = Template::parse(&config.rabbitmq.exchange).is_ok_and(is_fixed);
+        (config.rabbitmq.declare.is_some() && !can_declare).then_some(
+            "rabbitmq.declare cannot declare an exchange with a column in its name, nor the default exchange: leave it out",
+        )
+    }),
+    ("rabbitmq.declare.exchange_type", |config| {
+        (config.rabbitmq.declare.is_some() && config.rabbitmq.stream_name.is_some())
+            .then_some("rabbitmq.declare has no effect together with rabbitmq.stream, which needs no exchange: leave it out")
+    }),
+    ("delivery.ordering", |config| {
+        (config.delivery.ordering == Ordering::Strict && config.rabbitmq.stream_name.is_some()).then_some(
+            "a stream keeps the commit order anyway, and needs it: leave delivery.ordering out together with rabbitmq.stream",
+        )
+    }),
+    ("rabbitmq.stream.port", |config| {
+        (config.rabbitmq.stream_port.is_some() && config.rabbitmq.stream_name.is_none())
+            .then_some("rabbitmq.stream.port has no effect without rabbitmq.stream.name: leave it out, or name the stream")
+    }),
+];
 
 fn check<T: std::str::FromStr<Err: Error + Send + Sync + 'static>>(
     text: &str,
@@ -77,6 +93,20 @@ fn check_otel_endpoint(endpoint: &str) -> Result<(), Box<dyn Error + Send + Sync
 #[cfg(not(feature = "otel"))]
 fn check_otel_endpoint(_endpoint: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     Err("this walrelay was built without the cargo feature otel (cargo build --features otel)".into())
+}
+
+#[cfg(feature = "stream")]
+fn check_stream(name: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    match name.is_empty() {
+        true => Err("a stream has a name".into()),
+        false => Ok(()),
+    }
+}
+
+/// A key that would have no effect is an error.
+#[cfg(not(feature = "stream"))]
+fn check_stream(_name: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    Err("this walrelay was built without the cargo feature stream (cargo build --features stream)".into())
 }
 
 /// PostgreSQL's side, as every command that talks to it needs it.
@@ -163,8 +193,9 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
             interval: delivery.mark_interval,
         },
     };
+    let brokers = brokers(config, &route, &format!("walrelay {}", source.slot), auto_setup)?;
     Ok(RelaySettings {
-        brokers: brokers(config, &route, &format!("walrelay {}", source.slot), auto_setup)?,
+        brokers: stream::publishing_to(brokers, config),
         database: DatabaseSettings {
             connector,
             source,
@@ -195,6 +226,10 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
     let delivery = &config.delivery;
     let route = route(config)?;
     let tables = selected(&source, args.table.as_ref())?;
+    anyhow::ensure!(
+        config.rabbitmq.stream_name.is_none(),
+        "a replay cannot publish to a stream: take a configuration without [rabbitmq.stream], whose rabbitmq.exchange is bound to it"
+    );
     let name = format!("walrelay {} replay", config.postgres.slot);
     Ok(ReplaySettings {
         connector,
@@ -299,10 +334,15 @@ pub(super) fn brokers(
     let rabbitmq = &config.rabbitmq;
     let declare = rabbitmq.declare.or(auto_setup.then_some(ExchangeType::Topic));
     // An exchange with a column in its name is known only when an event comes.
-    let exchange = route.exchange.as_constant().map(|name| Exchange {
-        name: name.to_owned(),
-        declare: declare.map(|kind| kind.as_str().to_owned()),
-    });
+    let is_exchange = config.rabbitmq.stream_name.is_none();
+    let exchange = route
+        .exchange
+        .as_constant()
+        .filter(|_| is_exchange)
+        .map(|name| Exchange {
+            name: name.to_owned(),
+            declare: declare.map(|kind| kind.as_str().to_owned()),
+        });
     let connectors = rabbitmq.uris.iter().map(|uri| {
         let mut uri = BrokerUri::parse(uri.expose_secret())?;
         uri.password = rabbitmq.password.clone().or(uri.password);
@@ -325,6 +365,7 @@ pub(super) fn brokers(
             heartbeat: rabbitmq.heartbeat,
             exchanges: exchange.clone().into_iter().collect(),
             timeout: BROKER_TIMEOUT,
+            stream: None,
         })
     });
     let mut connectors = connectors.collect::<anyhow::Result<Vec<_>>>()?.into_iter();

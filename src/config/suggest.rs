@@ -98,7 +98,7 @@ mod tests {
         );
         assert_eq!(
             key_hint("zzzzzzzzzzzz"),
-            "known tables are postgres, outbox, outbox.retention, rabbitmq, rabbitmq.declare, delivery, recovery, admin, otel, log"
+            "known tables are postgres, outbox, outbox.retention, rabbitmq, rabbitmq.declare, rabbitmq.stream, delivery, recovery, admin, otel, log"
         );
     }
 }

@@ -4,12 +4,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use walrelay_engine::Lsn;
+use walrelay_engine::dedup::{Resume, UnknownId};
 use walrelay_engine::flow::{DeliveryError, Flow, Replay};
 
 use super::faults;
 use super::side::Side;
 use crate::fault::{Fault, FaultKind};
-use crate::rabbitmq::{BrokerError, Brokers, Connector, Link, LinkEvent};
+use crate::rabbitmq::{AnyLink, BrokerError, Brokers, Connector, LinkEvent, OpenedLink, ProducerLog};
 
 /// Bytes of messages handed to the socket at once.
 const PUBLISH_TARGET: usize = 128 * 1024;
@@ -20,20 +21,25 @@ pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 /// What publishes over a link, and hears what becomes of its messages.
 pub(super) trait Publisher {
     fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant);
+    /// As [`link_up`](Self::link_up), with a link to a stream.
+    fn stream_up(&mut self, frame_max: u32, resume: Resume, now: Instant);
     fn link_refused(&mut self, reply_code: u16, reply_text: &str, now: Instant);
     fn link_lost(&mut self);
     fn handle_blocked(&mut self, blocked: bool, now: Instant);
     fn handle_ack(&mut self, tag: u64, multiple: bool, now: Instant) -> Result<(), DeliveryError>;
     fn handle_nack(&mut self, tag: u64, multiple: bool, now: Instant) -> Result<(), DeliveryError>;
     fn handle_return(&mut self, position: (Lsn, u64), reply_code: u16) -> Result<(), DeliveryError>;
+    fn handle_stored(&mut self, publisher: u8, id: u64, now: Instant) -> Result<(), DeliveryError>;
     fn poll_publish(&mut self, out: &mut Vec<u8>, target: usize, now: Instant) -> usize;
 }
 
 /// The link, while there is one, and whose turn it is to be connected to.
 #[derive(Debug)]
 pub(super) struct Broker {
-    pub(super) side: Side<Link>,
+    pub(super) side: Side<AnyLink, OpenedLink>,
     brokers: Brokers,
+    /// A stream's producer is named after the log, and no session has told which that is.
+    awaits_log: bool,
 }
 
 /// Why there is no link.
@@ -48,6 +54,7 @@ impl Broker {
     pub(super) fn new(brokers: Brokers) -> Self {
         Self {
             side: Side::new("broker"),
+            awaits_log: brokers.current().stream.is_some(),
             brokers,
         }
     }
@@ -57,10 +64,17 @@ impl Broker {
         self.brokers.current()
     }
 
-    /// Starts the next try to connect if it is due.
-    pub(super) fn open_if_due(&mut self, now: Instant) {
+    /// Starts the next try to connect if it is due; to a stream only once it is known which log the events are of.
+    pub(super) fn open_if_due(&mut self, log: impl FnOnce() -> Option<ProducerLog>, now: Instant) {
         let connector = self.brokers.current();
-        self.side.open_if_due(now, || open(connector.clone()));
+        if self.side.deadline().is_none_or(|due| now < due) {
+            return;
+        }
+        let log = connector.stream.as_ref().and_then(|_| log());
+        self.awaits_log = connector.stream.is_some() && log.is_none();
+        if !self.awaits_log {
+            self.side.open_if_due(now, || open(connector.clone(), log));
+        }
     }
 
     /// Takes in what the broker has said.
@@ -87,11 +101,14 @@ impl Broker {
         now: Instant,
     ) -> Poll<Result<(), NotOpened>> {
         self.side.poll_opened(cx).map(|result| match result {
-            Ok(link) => {
+            Ok(OpenedLink { link, resume }) => {
                 if !self.side.is_in_doubt() {
                     self.brokers.connected();
                 }
-                publisher.link_up(link.frame_max(), link.max_message_bytes(), now);
+                match resume {
+                    Some(resume) => publisher.stream_up(link.frame_max(), resume, now),
+                    None => publisher.link_up(link.frame_max(), link.max_message_bytes(), now),
+                }
                 self.side.opened(link, now);
                 Ok(())
             }
@@ -156,7 +173,8 @@ impl Broker {
     /// When something is due: a try, or the link's heartbeat.
     pub(super) fn deadline(&mut self) -> Option<Instant> {
         let link = self.side.up().and_then(|link| link.deadline());
-        self.side.deadline().or(link.map(tokio::time::Instant::into_std))
+        let due = self.side.deadline().filter(|_| !self.awaits_log);
+        due.or(link.map(tokio::time::Instant::into_std))
     }
 
     /// Closes the link for good.
@@ -174,6 +192,7 @@ impl Broker {
                 None => return link.handle_timeout(now.into()),
                 Some(LinkEvent::Ack { tag, multiple }) => publisher.handle_ack(tag, multiple, now)?,
                 Some(LinkEvent::Nack { tag, multiple }) => publisher.handle_nack(tag, multiple, now)?,
+                Some(LinkEvent::Stored { publisher: by, id }) => publisher.handle_stored(by, id, now)?,
                 Some(LinkEvent::Return { position, reply_code }) => {
                     publisher.handle_return(position, reply_code)?;
                 }
@@ -205,13 +224,22 @@ impl Broker {
     }
 }
 
-async fn open(connector: Connector) -> Result<Link, Fault> {
-    connector.connect().await.map_err(|error| connector.fault(&error))
+async fn open(connector: Connector, log: Option<ProducerLog>) -> Result<OpenedLink, Fault> {
+    let opened = connector.connect_any(log).await;
+    opened.map_err(|error| connector.fault(&error))
 }
 
 impl Publisher for Flow {
     fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant) {
         self.link_up(frame_max, max_message_bytes, now);
+    }
+
+    fn stream_up(&mut self, frame_max: u32, resume: Resume, now: Instant) {
+        self.stream_up(frame_max, resume, now);
+    }
+
+    fn handle_stored(&mut self, publisher: u8, id: u64, now: Instant) -> Result<(), DeliveryError> {
+        self.handle_stored(publisher, id, now)
     }
 
     fn link_refused(&mut self, reply_code: u16, reply_text: &str, now: Instant) {
@@ -246,6 +274,15 @@ impl Publisher for Flow {
 impl Publisher for Replay {
     fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant) {
         self.link_up(frame_max, max_message_bytes, now);
+    }
+
+    /// A replay's settings name no stream.
+    fn stream_up(&mut self, _frame_max: u32, _resume: Resume, _now: Instant) {
+        self.link_lost();
+    }
+
+    fn handle_stored(&mut self, publisher: u8, id: u64, _now: Instant) -> Result<(), DeliveryError> {
+        Err(UnknownId { publisher, id }.into())
     }
 
     fn link_refused(&mut self, reply_code: u16, reply_text: &str, _now: Instant) {

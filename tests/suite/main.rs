@@ -65,6 +65,7 @@ mod source;
 mod standby;
 mod status;
 mod stop;
+mod streams;
 mod systemd;
 mod tracing;
 mod wait;

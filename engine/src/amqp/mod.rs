@@ -21,6 +21,7 @@ mod frame;
 mod message;
 mod method;
 mod reader;
+mod sections;
 mod table;
 mod writer;
 
@@ -33,4 +34,5 @@ pub use error::{AmqpError, EncodeError};
 pub use frame::{Frame, FrameKind};
 pub use message::{HeaderParts, Message, MessageParts, Origin};
 pub use method::{Close, Method, Return};
+pub use sections::mark_of;
 pub use table::{FieldArray, FieldValue, Table};

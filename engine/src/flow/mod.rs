@@ -15,6 +15,7 @@ mod marking;
 mod replay;
 mod retries;
 mod stored;
+mod streaming;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +41,7 @@ use retries::Retries;
 use crate::Lsn;
 use crate::PgTimestamp;
 use crate::confirms::Confirms;
+use crate::dedup::Dedup;
 use crate::event::OutboxTable;
 use crate::history::History;
 use crate::hold::Hold;
@@ -127,6 +129,8 @@ pub struct Flow {
     is_prefix_held: bool,
     marker: Marker,
     pub(crate) spans: Option<Spans>,
+    /// Where messages go to a stream: which of them it has.
+    dedup: Option<Dedup>,
     stopping: bool,
     /// What our clock says, as of the last [`Flow::tell_time`].
     wall: PgTimestamp,
@@ -234,6 +238,7 @@ impl Flow {
             is_prefix_held: false,
             marker: Marker::Free,
             spans: None,
+            dedup: None,
             session: None,
             log: Log::default(),
             link: None,
@@ -308,6 +313,9 @@ impl Flow {
         self.isolate_through = None;
         self.barrier = Lsn::INVALID;
         self.log.forget();
+        if let Some(dedup) = &mut self.dedup {
+            dedup.forget();
+        }
     }
 
     /// Takes no new transaction from now on.
