@@ -163,8 +163,7 @@ impl Dedup {
         }
     }
 
-    /// What to do with an event of the stream, or of the table (`is_counted` is false). Events come here in the order of the
-    /// stream.
+    /// What to do with an event of the window. Those that have no id yet come in the order of the stream.
     pub fn judge(&mut self, seq: Seq, key: &EventKey) -> Verdict {
         if key.transaction.is_backfill() {
             return Verdict::Uncounted;
@@ -176,17 +175,15 @@ impl Dedup {
                 Some(id) => id <= found.newest.id,
                 None => position <= found.newest.position,
             };
-            let is_of_this_log = key.transaction.commit_time <= found.latest_commit;
-            if is_passed && found.has(key) {
-                return Verdict::Stored;
-            } else if is_passed
-                && id.is_none()
-                && is_of_this_log
-                && found.newest.floor.position >= Some(position)
-            {
-                return Verdict::Stored;
-            } else if is_passed {
-                return Verdict::Uncounted;
+            let is_settled = || {
+                let is_of_this_log = key.transaction.commit_time <= found.latest_commit;
+                is_of_this_log && found.newest.floor.position >= Some(position)
+            };
+            if is_passed {
+                return match found.has(key) || is_settled() {
+                    true => Verdict::Stored,
+                    false => Verdict::Uncounted,
+                };
             }
         }
         if let Some(id) = id {
@@ -213,7 +210,8 @@ impl Dedup {
     }
 
     /// Appends the frame of a message that goes out by this verdict; none where the stream has it. `key` is the event's, none
-    /// where the message is no event of the window. To be followed by [`sent`](Self::sent).
+    /// where the message is no event of the window: a retry must not be taken for the event itself when it is read back. To be
+    /// followed by [`sent`](Self::sent).
     pub fn write(&mut self, verdict: Verdict, key: Option<&EventKey>, message: &Message, out: &mut Vec<u8>) {
         let (publisher, id, counted) = match verdict {
             Verdict::Stored => return,
@@ -222,7 +220,6 @@ impl Dedup {
         };
         let mut mark = std::mem::take(&mut self.mark);
         mark.clear();
-        // A retry may come again after its message is stored: it must not be taken for the event itself.
         if let Some(key) = key.filter(|key| !key.transaction.is_backfill()) {
             let written = Mark {
                 id: counted,

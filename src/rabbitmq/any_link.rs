@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use walrelay_engine::dedup::Resume;
-use walrelay_engine::flow::LogIdentity;
+use walrelay_engine::flow::ProducerLog;
 
 #[cfg(feature = "stream")]
 use super::StreamLink;
@@ -19,15 +19,6 @@ pub enum AnyLink {
     /// By the stream protocol.
     #[cfg(feature = "stream")]
     Stream(StreamLink),
-}
-
-/// Whose events go to a stream.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProducerLog {
-    /// The log that they come from.
-    pub identity: LogIdentity,
-    /// The producer whose name may not be used any more, where there is one.
-    pub spent: Option<String>,
 }
 
 /// A link, and what is known of a stream.
@@ -53,7 +44,7 @@ impl Connector {
     pub async fn connect_any(&self, log: Option<ProducerLog>) -> Result<OpenedLink, BrokerError> {
         #[cfg(feature = "stream")]
         if let (Some(target), Some(log)) = (&self.stream, log) {
-            let opening = self.connect_stream(target, log.identity, log.spent.as_deref());
+            let opening = self.connect_stream(target, &log);
             let (link, resume) = Box::pin(opening).await?;
             return Ok(OpenedLink {
                 link: AnyLink::Stream(link),

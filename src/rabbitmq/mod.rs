@@ -14,7 +14,7 @@ mod stream;
 mod topology;
 mod uri;
 
-pub use any_link::{AnyLink, OpenedLink, ProducerLog};
+pub use any_link::{AnyLink, OpenedLink};
 pub use brokers::Brokers;
 pub use connect::{Connector, StreamProducer, StreamTarget};
 pub use error::BrokerError;

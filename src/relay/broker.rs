@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use walrelay_engine::Lsn;
 use walrelay_engine::dedup::{Resume, UnknownId};
-use walrelay_engine::flow::{DeliveryError, Flow, Replay};
+use walrelay_engine::flow::{DeliveryError, Flow, ProducerLog, Replay};
 
 use super::faults;
 use super::side::Side;
 use crate::fault::{Fault, FaultKind};
-use crate::rabbitmq::{AnyLink, BrokerError, Brokers, Connector, LinkEvent, OpenedLink, ProducerLog};
+use crate::rabbitmq::{AnyLink, BrokerError, Brokers, Connector, LinkEvent, OpenedLink};
 
 /// Bytes of messages handed to the socket at once.
 const PUBLISH_TARGET: usize = 128 * 1024;
@@ -21,6 +21,8 @@ pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 /// What publishes over a link, and hears what becomes of its messages.
 pub(super) trait Publisher {
     fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant);
+    /// Whose events go to a stream; none while they may not.
+    fn producer_log(&self) -> Option<ProducerLog>;
     /// As [`link_up`](Self::link_up), with a link to a stream.
     fn stream_up(&mut self, frame_max: u32, resume: Resume, now: Instant);
     fn link_refused(&mut self, reply_code: u16, reply_text: &str, now: Instant);
@@ -38,8 +40,8 @@ pub(super) trait Publisher {
 pub(super) struct Broker {
     pub(super) side: Side<AnyLink, OpenedLink>,
     brokers: Brokers,
-    /// A stream's producer is named after the log, and no session has told which that is.
-    awaits_log: bool,
+    /// A link to a stream is opened for a session, and there is none.
+    awaits_session: bool,
 }
 
 /// Why there is no link.
@@ -54,7 +56,7 @@ impl Broker {
     pub(super) fn new(brokers: Brokers) -> Self {
         Self {
             side: Side::new("broker"),
-            awaits_log: brokers.current().stream.is_some(),
+            awaits_session: false,
             brokers,
         }
     }
@@ -64,16 +66,28 @@ impl Broker {
         self.brokers.current()
     }
 
-    /// Starts the next try to connect if it is due; to a stream only once it is known which log the events are of.
-    pub(super) fn open_if_due(&mut self, log: impl FnOnce() -> Option<ProducerLog>, now: Instant) {
+    /// Starts the next try to connect if it is due; to a stream only while there is a session.
+    pub(super) fn open_if_due(&mut self, publisher: &impl Publisher, now: Instant) {
         let connector = self.brokers.current();
         if self.side.deadline().is_none_or(|due| now < due) {
             return;
         }
-        let log = connector.stream.as_ref().and_then(|_| log());
-        self.awaits_log = connector.stream.is_some() && log.is_none();
-        if !self.awaits_log {
-            self.side.open_if_due(now, || open(connector.clone(), log));
+        let log = publisher.producer_log();
+        self.awaits_session = connector.stream.is_some() && log.is_none();
+        if self.awaits_session {
+            return self.side.hold_back();
+        }
+        self.side.open_if_due(now, || open(connector.clone(), log));
+    }
+
+    /// A new session streams: a link to a stream, or a try to make one, is given up for another.
+    pub(super) fn session_opened(&mut self, publisher: &mut impl Publisher, now: Instant) {
+        if self.brokers.current().stream.is_none() {
+            return;
+        }
+        publisher.link_lost();
+        if let Some(link) = self.side.begin_again(now) {
+            tokio::spawn(link.dismiss((now + FAREWELL).into()));
         }
     }
 
@@ -173,7 +187,7 @@ impl Broker {
     /// When something is due: a try, or the link's heartbeat.
     pub(super) fn deadline(&mut self) -> Option<Instant> {
         let link = self.side.up().and_then(|link| link.deadline());
-        let due = self.side.deadline().filter(|_| !self.awaits_log);
+        let due = self.side.deadline().filter(|_| !self.awaits_session);
         due.or(link.map(tokio::time::Instant::into_std))
     }
 
@@ -234,6 +248,10 @@ impl Publisher for Flow {
         self.link_up(frame_max, max_message_bytes, now);
     }
 
+    fn producer_log(&self) -> Option<ProducerLog> {
+        self.producer_log()
+    }
+
     fn stream_up(&mut self, frame_max: u32, resume: Resume, now: Instant) {
         self.stream_up(frame_max, resume, now);
     }
@@ -277,6 +295,10 @@ impl Publisher for Replay {
     }
 
     /// A replay's settings name no stream.
+    fn producer_log(&self) -> Option<ProducerLog> {
+        None
+    }
+
     fn stream_up(&mut self, _frame_max: u32, _resume: Resume, _now: Instant) {
         self.link_lost();
     }

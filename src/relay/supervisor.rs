@@ -43,7 +43,7 @@ use super::watch::Watch;
 use crate::fault::{Fault, FaultKind};
 use crate::net::Progress;
 use crate::postgres::{Incoming, Replication};
-use crate::rabbitmq::{Brokers, ProducerLog};
+use crate::rabbitmq::Brokers;
 
 /// The loop goes round at least this often, so that `/livez` can tell that it does.
 const TICK: Duration = Duration::from_secs(1);
@@ -184,14 +184,7 @@ impl Relay {
                 .open_if_due(now, || session::open(settings.clone(), tell.clone()));
         }
         if !self.role_unknown {
-            let flow = &self.flow;
-            let log = || {
-                flow.producer_log().map(|(identity, spent)| ProducerLog {
-                    identity,
-                    spent: spent.map(str::to_owned),
-                })
-            };
-            self.broker.open_if_due(log, now);
+            self.broker.open_if_due(&self.flow, now);
         }
         if let Err(fault) = self.broker.read(&mut self.flow, now) {
             self.lose_link(fault, now);

@@ -145,6 +145,8 @@ enum Step {
     LoseOne,
     Truncate(usize),
     Reconfigure,
+    /// Another process streams for a while, and this one comes back.
+    Interlude(usize, usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -160,6 +162,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::LoseOne),
         1 => (0..40_usize).prop_map(Step::Truncate),
         1 => Just(Step::Reconfigure),
+        2 => (1..WINDOW, 1..WINDOW).prop_map(|(publish, take)| Step::Interlude(publish, take)),
     ];
     proptest::collection::vec(step, 0..150)
 }
@@ -331,6 +334,21 @@ impl World {
                 self.may_repeat |= cut > 0;
                 self.stream.messages.drain(..cut);
             }
+            Step::Interlude(publish, take) => {
+                self.lose_link();
+                let other = Process::starting_at(self.flushed);
+                let ours = std::mem::replace(&mut self.process, other);
+                self.publish(publish);
+                self.take(take);
+                self.confirm(take);
+                self.flushed = self.process.first;
+                self.lose_link();
+                self.process = ours;
+                // What the slot has passed is settled here too (R19).
+                while self.process.first < self.flushed {
+                    self.process.settle(self.process.first);
+                }
+            }
             Step::Reconfigure => {
                 self.configuration += 1;
                 self.may_repeat = true;
@@ -341,11 +359,7 @@ impl World {
 
     fn crash(&mut self) {
         self.lose_link();
-        self.process = Process {
-            first: self.flushed,
-            unsent: self.flushed,
-            ..Process::default()
-        };
+        self.process = Process::starting_at(self.flushed);
     }
 
     /// Nothing goes wrong any more.
@@ -364,8 +378,19 @@ impl World {
 }
 
 impl Process {
+    fn starting_at(event: u64) -> Self {
+        Self {
+            first: event,
+            unsent: event,
+            ..Self::default()
+        }
+    }
+
     fn settle(&mut self, event: u64) {
         let place = usize::try_from(event - self.first).expect("in the window");
+        if place == self.settled.len() {
+            self.settled.push_back(true);
+        }
         self.settled[place] = true;
         while self.settled.front() == Some(&true) {
             self.settled.pop_front();

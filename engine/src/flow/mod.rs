@@ -33,6 +33,7 @@ pub use marking::Marker;
 pub use replay::{Replay, ReplayConfig, ReplayFailed, Replayed};
 pub use retries::{RETRY_PREFIX, RetryFailure, RetryOver, RetryToken};
 pub use stored::{StoredEvent, Unfit};
+pub use streaming::ProducerLog;
 
 use backfill::Backfill;
 use log::Log;

@@ -13,6 +13,15 @@ use crate::event::InvalidRow;
 use crate::stream_protocol::encode::PUBLISH_OVERHEAD;
 use crate::window::Seq;
 
+/// Whose events go to a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProducerLog {
+    /// The log that they come from.
+    pub identity: LogIdentity,
+    /// The producer whose name may not be used any more, where there is one.
+    pub spent: Option<String>,
+}
+
 impl Flow {
     /// From now on every link is one to a stream: [`stream_up`](Self::stream_up) takes the place of
     /// [`link_up`](Self::link_up).
@@ -20,11 +29,26 @@ impl Flow {
         self.dedup = Some(Dedup::default());
     }
 
-    /// Which log the newest session's is, which a producer's name must tell; and the producer whose name is of another log.
+    /// Which log the session's is, which a producer's name must tell, and the producer whose name is of another log. None
+    /// without a session, or where messages go to no stream.
+    ///
+    /// A link to the stream is opened for a session, and made anew for the next one: another process may have published
+    /// between them, and what was read back before then would give its ids to other events.
     #[must_use]
-    pub fn producer_log(&self) -> Option<(LogIdentity, Option<&str>)> {
-        let identity = self.log.identity()?;
-        Some((identity, self.dedup.as_ref().and_then(Dedup::spent)))
+    pub fn producer_log(&self) -> Option<ProducerLog> {
+        let dedup = self.dedup.as_ref().filter(|_| self.session.is_some())?;
+        Some(ProducerLog {
+            identity: self.log.identity()?,
+            spent: dedup.spent().map(str::to_owned),
+        })
+    }
+
+    /// Another process delivers what is in flight here: it is dropped, and what comes later is as for a new process.
+    pub fn stand_back(&mut self) {
+        self.forget();
+        if let Some(dedup) = &mut self.dedup {
+            *dedup = Dedup::default();
+        }
     }
 
     /// A link to the stream is up: what is unsettled is sent over it, in order, but for what the stream has.

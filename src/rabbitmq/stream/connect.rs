@@ -6,7 +6,7 @@ use secrecy::ExposeSecret as _;
 use tokio::time::{Instant, timeout_at};
 use walrelay_engine::amqp::encode::sasl_plain;
 use walrelay_engine::dedup::{self, COUNTED, Found, Resume, UNCOUNTED};
-use walrelay_engine::flow::LogIdentity;
+use walrelay_engine::flow::{LogIdentity, ProducerLog};
 use walrelay_engine::stream_protocol::{Command, Frame, code, encode, mechanisms, property, sequence};
 
 use super::link::StreamLink;
@@ -28,7 +28,7 @@ const READ_BACK_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_GENERATION: u32 = 10_000;
 
 impl Connector {
-    /// Opens a link that is ready to publish events of this log to the stream. `spent` is a producer that may not be used.
+    /// Opens a link that is ready to publish events of this log to the stream.
     ///
     /// Cancel safety: dropping the future closes the socket.
     ///
@@ -37,28 +37,53 @@ impl Connector {
     pub async fn connect_stream(
         &self,
         target: &StreamTarget,
-        log: LogIdentity,
-        spent: Option<&str>,
+        log: &ProducerLog,
     ) -> Result<(StreamLink, Resume), BrokerError> {
-        let mut step = "the TCP connection";
-        let deadline = Instant::now() + self.timeout;
-        let opened = timeout_at(deadline, self.open_wire(target.port, deadline, &mut step)).await;
+        let (mut session, heartbeat, version) = self.open_session(target).await?;
         let limit = self.timeout;
-        let wire = opened.map_err(|_| BrokerError::Deadline { step, limit })??;
-        let mut session = Session::new(wire);
-        let opening = session.open(self);
-        let opened = timeout_at(deadline, opening).await;
-        let (heartbeat, version) = session
-            .judge(opened, limit)
-            .map_err(|error| self.explained(error))?;
-        let base = target.producer.name(log);
-        let resuming = session.resume(target, &base, spent);
+        let base = target.producer.name(log.identity);
+        let resuming = session.resume(target, &base, log.spent.as_deref());
         let resumed = timeout_at(Instant::now() + READ_BACK_TIMEOUT, resuming).await;
         let resume = session.judge(resumed, READ_BACK_TIMEOUT)?;
         let declaring = session.declare(target, &resume.producer);
         let declared = timeout_at(Instant::now() + limit, declaring).await;
         session.judge(declared, limit)?;
         Ok((StreamLink::new(session, heartbeat, version), resume))
+    }
+
+    /// Whether the stream is there and we may publish to it. Nothing is published.
+    ///
+    /// # Errors
+    /// Why not. Everything is under a deadline.
+    pub(in crate::rabbitmq) async fn look_for_stream(
+        &self,
+        target: &StreamTarget,
+    ) -> Result<(), BrokerError> {
+        let (mut session, heartbeat, version) = self.open_session(target).await?;
+        let declaring = session.declare(target, "walrelay doctor");
+        let declared = timeout_at(Instant::now() + self.timeout, declaring).await;
+        session.judge(declared, self.timeout)?;
+        StreamLink::new(session, heartbeat, version)
+            .close(self.timeout)
+            .await
+    }
+
+    /// Up to the virtual host. Returns the heartbeat time-out and the server's version too.
+    async fn open_session(
+        &self,
+        target: &StreamTarget,
+    ) -> Result<(Session, Duration, Option<String>), BrokerError> {
+        let limit = self.timeout;
+        let deadline = Instant::now() + limit;
+        let mut step = "the TCP connection";
+        let opened = timeout_at(deadline, self.open_wire(target.port, deadline, &mut step)).await;
+        let wire = opened.map_err(|_| BrokerError::Deadline { step, limit })??;
+        let mut session = Session::new(wire);
+        let opened = timeout_at(deadline, session.open(self)).await;
+        let (heartbeat, version) = session
+            .judge(opened, limit)
+            .map_err(|error| self.explained(error))?;
+        Ok((session, heartbeat, version))
     }
 }
 

@@ -78,3 +78,29 @@ async fn an_event_that_fits_into_no_frame_is_invalid() -> Result<()> {
     relay.wait_ready(LONG).await?;
     Ok(())
 }
+
+#[tokio::test]
+async fn a_user_who_may_not_read_the_stream_back_is_told_so_and_what_doctor_finds() -> Result<()> {
+    let stage = Stage::new().await?;
+    let vhost = stage.vhost.name();
+    let mut relay = stage.relay().build()?;
+    relay.setup().await?;
+    relay.start()?;
+    relay.wait_ready(LONG).await?;
+    insert_event(&stage.client, 1).await?;
+    stage.stored().wait_for(1).await?;
+    let doctor = relay.run_command(&["doctor"]).await?;
+    assert!(
+        doctor.stdout.contains("events go to the stream `events`"),
+        "{}",
+        doctor.stdout
+    );
+    relay.kill().await?;
+    let permissions = |read| ["set_permissions", "-p", vhost, "guest", ".*", ".*", read];
+    stage.broker.ctl(&permissions("^$")).await?;
+    relay.start()?;
+    complains(&mut relay, Part::Broker, "stream_forbidden", &["0x10"]).await?;
+    stage.broker.ctl(&permissions(".*")).await?;
+    relay.wait_ready(LONG).await?;
+    Ok(())
+}
