@@ -276,16 +276,19 @@ impl Session {
         let asked = self.correlation;
         append(self.wire.output(), asked);
         let answer = self
-            .await_command(|command| match command {
-                Command::Response {
+            .await_command(|command| {
+                let Command::Response {
                     correlation,
                     code,
                     rest,
-                } if *correlation == asked => Some(Answer {
+                } = command
+                else {
+                    return None;
+                };
+                (*correlation == asked).then(|| Answer {
                     code: *code,
                     rest: rest.to_vec(),
-                }),
-                _ => None,
+                })
             })
             .await?;
         match answer.code {
@@ -295,9 +298,11 @@ impl Session {
     }
 
     async fn await_tune(&mut self) -> Result<(u32, u32), BrokerError> {
-        self.await_command(|command| match command {
-            Command::Tune { frame_max, heartbeat } => Some((*frame_max, *heartbeat)),
-            _ => None,
+        self.await_command(|command| {
+            let Command::Tune { frame_max, heartbeat } = command else {
+                return None;
+            };
+            Some((*frame_max, *heartbeat))
         })
         .await
     }
@@ -312,11 +317,10 @@ impl Session {
             };
             let command = Command::decode(frame)?;
             let taken = take(&command);
-            let refused = match command {
-                _ if taken.is_some() => None,
-                Command::Heartbeat => None,
-                Command::Close { code, .. } | Command::MetadataUpdate { code } => Some(self.refused(code)),
-                _ => Some(self.unexpected("another command")),
+            let refused = match ended(&command) {
+                Some(code) => Some(self.refused(code)),
+                None if taken.is_some() || command == Command::Heartbeat => None,
+                None => Some(self.unexpected("another command")),
             };
             self.wire.consume(size);
             if let Some(error) = refused {
@@ -335,10 +339,7 @@ impl Session {
                 self.fill().await?;
                 continue;
             };
-            let refused = match Command::decode(frame)? {
-                Command::Close { code, .. } | Command::MetadataUpdate { code } => Some(self.refused(code)),
-                _ => None,
-            };
+            let refused = ended(&Command::decode(frame)?).map(|code| self.refused(code));
             self.wire.consume(size);
             return refused.map_or(Ok(()), Err);
         }
@@ -370,5 +371,14 @@ impl Session {
     pub(super) const fn next_correlation(&mut self) -> u32 {
         self.correlation += 1;
         self.correlation
+    }
+}
+
+/// Why the broker ends the connection, or gives up the stream, where that is what it says.
+const fn ended(command: &Command<'_>) -> Option<u16> {
+    if let Command::Close { code, .. } | Command::MetadataUpdate { code } = command {
+        Some(*code)
+    } else {
+        None
     }
 }
