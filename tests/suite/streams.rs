@@ -45,7 +45,7 @@ async fn deduplication_by_the_broker_needs_the_feature() -> Result<()> {
     let world = World::new().await?;
     let relay = world.relay().text("rabbitmq.stream.name", "events").build()?;
     let output = relay.run_command(&["run"]).await?;
-    assert_eq!(output.code(), Some(2), "{}", output.stderr);
+    assert_eq!(output.code(), Some(78), "{}", output.stderr);
     assert!(
         output.stderr.contains("rabbitmq.stream.name") && output.stderr.contains("--features stream"),
         "{}",
