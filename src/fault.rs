@@ -336,6 +336,12 @@ fault_kinds! {
     /// A write to standard output failed.
     StdoutFailed: Unavailable, "stdout_failed",
         "look at what the error names, such as a full disk behind a redirection; it is tried again by itself";
+    /// No stream of that name, or none that is a stream.
+    StreamMissing: Halted, "stream_missing",
+        "declare the stream (a durable queue with x-queue-type = stream), or correct rabbitmq.stream.name";
+    /// No permission to write to the stream, or to read it back.
+    StreamForbidden: Halted, "stream_forbidden",
+        "give the user write and read permission on the stream: rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ";
     /// An event is held: the broker closed the channel or the connection over it (406 and the like).
     MessageRefused: Held, "message_refused",
         "correct the row's producer or the broker's limit (its log names what it refused); or `walrelay skip EVENT_ID --reason TEXT`";

@@ -402,6 +402,12 @@ impl Window {
         (self.bytes, self.unsettled, self.failed, self.setting_aside) = (0, 0, 0, 0);
     }
 
+    /// The place of the oldest unsettled event, or of the next one to be admitted.
+    #[must_use]
+    pub const fn oldest_place(&self) -> Seq {
+        self.first
+    }
+
     /// The oldest unsettled event.
     #[must_use]
     pub fn oldest(&self) -> Option<&Entry> {

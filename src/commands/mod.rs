@@ -18,6 +18,7 @@ mod run;
 mod setup;
 mod skip;
 mod status;
+mod stream;
 mod table;
 mod teardown;
 mod wait;

@@ -14,8 +14,8 @@ use walrelay_engine::policy::Policies;
 use walrelay_engine::route::{Reference, Template, TemplateError};
 use walrelay_engine::window::WindowLimits;
 
-use super::WrongUsage;
 use super::outbox::{check_source, has_dead_letters, messages_table, outbox_tables, outboxes, policy};
+use super::{WrongUsage, stream};
 use crate::cli::ReplayArgs;
 use crate::config::{
     Agreement, AuthMechanism, Config, ConfigError, DeliveryConfig, ExchangeType, OnSlotLost, Ordering,
@@ -52,6 +52,7 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("source.messages.prefix", check::<MessagePrefix>),
     ("outbox.table", check::<QualifiedTable>),
     ("otel.endpoint", check_otel_endpoint),
+    ("rabbitmq.stream.name", check_stream),
     ("rabbitmq.uri", |text| Ok(BrokerUri::parse(text).map(drop)?)),
     ("rabbitmq.management", |text| {
         Ok(Management::parse(text, "", None, &RootSource::System).map(drop)?)
@@ -105,6 +106,19 @@ pub(super) const AGREEMENTS: &[Agreement] = &[
         "recovery.on_slot_lost = \"rescan\" goes on after a lost slot without the events of messages, which are in no table \
          (source.messages): use \"halt\", so that somebody looks for what is missing",
     )
+    }),
+    ("rabbitmq.declare.exchange_type", |config| {
+        (config.rabbitmq.declare.is_some() && config.rabbitmq.stream_name.is_some())
+            .then_some("rabbitmq.declare has no effect together with rabbitmq.stream, which needs no exchange: leave it out")
+    }),
+    ("delivery.ordering", |config| {
+        (config.delivery.ordering == Ordering::Strict && config.rabbitmq.stream_name.is_some()).then_some(
+            "a stream keeps the commit order anyway, and needs it: leave delivery.ordering out together with rabbitmq.stream",
+        )
+    }),
+    ("rabbitmq.stream.port", |config| {
+        (config.rabbitmq.stream_port.is_some() && config.rabbitmq.stream_name.is_none())
+            .then_some("rabbitmq.stream.port has no effect without rabbitmq.stream.name: leave it out, or name the stream")
     }),
     ("outbox.headers", own_header),
 ];
@@ -169,6 +183,20 @@ fn own_header(config: &Config) -> Option<&'static str> {
         ),
         _ => None,
     })
+}
+
+#[cfg(feature = "stream")]
+fn check_stream(name: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    match name.is_empty() {
+        true => Err("a stream has a name".into()),
+        false => Ok(()),
+    }
+}
+
+/// A key that would have no effect is an error.
+#[cfg(not(feature = "stream"))]
+fn check_stream(_name: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    Err("this walrelay was built without the cargo feature stream (cargo build --features stream)".into())
 }
 
 /// PostgreSQL's side, as every command that talks to it needs it.
@@ -285,6 +313,10 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
     let (connector, source) = database(config)?;
     let delivery = &config.delivery;
     let tables = selected(&source, args.table.as_ref(), "replay")?;
+    anyhow::ensure!(
+        config.rabbitmq.stream_name.is_none(),
+        "a replay cannot publish to a stream: take a configuration without [rabbitmq.stream], whose rabbitmq.exchange is bound to it"
+    );
     let name = format!("walrelay {} replay", config.postgres.slot);
     Ok(ReplaySettings {
         connector,
@@ -373,7 +405,10 @@ const fn confirm_timeout(delivery: &DeliveryConfig) -> Duration {
 /// Where messages go. `name` is what a broker lists the connection under.
 fn sink(config: &Config, name: &str, auto_setup: bool) -> anyhow::Result<Sink> {
     Ok(match config.delivery.sink {
-        SinkChoice::Rabbitmq => Sink::RabbitMq(Box::new(brokers(config, name, auto_setup)?)),
+        SinkChoice::Rabbitmq => {
+            let brokers = brokers(config, name, auto_setup)?;
+            Sink::RabbitMq(Box::new(stream::publishing_to(brokers, config)))
+        }
         SinkChoice::Stdout => Sink::Stdout(Stdout::default()),
     })
 }
@@ -382,7 +417,11 @@ pub(super) fn brokers(config: &Config, name: &str, auto_setup: bool) -> anyhow::
     let rabbitmq = &config.rabbitmq;
     let declare = rabbitmq.declare.or(auto_setup.then_some(ExchangeType::Topic));
     // An exchange with a column in its name is known only when an event comes.
-    let tables = outbox_tables(config)?;
+    // A stream is published to without an exchange.
+    let tables = match rabbitmq.stream_name {
+        Some(_) => Vec::new(),
+        None => outbox_tables(config)?,
+    };
     let exchanges: BTreeSet<_> = tables.iter().flat_map(OutboxTable::fixed_exchanges).collect();
     let exchanges = exchanges.into_iter().map(|name| Exchange {
         name: name.to_owned(),
@@ -411,6 +450,7 @@ pub(super) fn brokers(config: &Config, name: &str, auto_setup: bool) -> anyhow::
             heartbeat: rabbitmq.heartbeat,
             exchanges: exchanges.clone(),
             timeout: BROKER_TIMEOUT,
+            stream: None,
         })
     });
     let mut connectors = connectors.collect::<anyhow::Result<Vec<_>>>()?.into_iter();

@@ -441,6 +441,21 @@ pub static KEYS: &[Key] = &[
         Presence::Optional,
         "declare the exchange, durable and of this type; absent, nothing is ever declared",
     ),
+    Key {
+        check: Some(short_text),
+        ..key(
+            "rabbitmq.stream.name",
+            Kind::Text,
+            Presence::Optional,
+            "publish to this stream by RabbitMQ's stream protocol instead; needs the cargo feature stream",
+        )
+    },
+    key(
+        "rabbitmq.stream.port",
+        Kind::Integer { min: 1, max: 65_535 },
+        Presence::Optional,
+        "the port of RabbitMQ's stream listener; absent, 5552, or 5551 with amqps",
+    ),
     key(
         "delivery.sink",
         Kind::Choice(&["rabbitmq", "stdout"]),

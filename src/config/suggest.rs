@@ -110,7 +110,7 @@ mod tests {
         );
         assert_eq!(
             key_hint("zzzzzzzzzzzz"),
-            "known tables are postgres, source.messages, outbox, outbox.cloudevents, outbox.columns, outbox.retention, outbox.route, rabbitmq, rabbitmq.declare, delivery, recovery, admin, otel, log"
+            "known tables are postgres, source.messages, outbox, outbox.cloudevents, outbox.columns, outbox.retention, outbox.route, rabbitmq, rabbitmq.declare, rabbitmq.stream, delivery, recovery, admin, otel, log"
         );
     }
 }

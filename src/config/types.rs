@@ -165,6 +165,10 @@ pub struct RabbitmqConfig {
     pub app_id: String,
     /// Declare the exchange, durable and of this type; `None`: never declare anything.
     pub declare: Option<ExchangeType>,
+    /// The stream to publish to by RabbitMQ's stream protocol, instead of the exchange.
+    pub stream_name: Option<String>,
+    /// The port of the stream listener; `None`: RabbitMQ's own.
+    pub stream_port: Option<u16>,
 }
 
 /// `[delivery]`
@@ -433,6 +437,8 @@ impl Config {
                 heartbeat: values.required("rabbitmq.heartbeat")?,
                 app_id: values.required("rabbitmq.app_id")?,
                 declare: values.optional("rabbitmq.declare.exchange_type"),
+                stream_name: values.optional("rabbitmq.stream.name"),
+                stream_port: values.optional("rabbitmq.stream.port"),
             },
             delivery: DeliveryConfig {
                 sink: values.required(SINK)?,

@@ -26,6 +26,16 @@ impl Brokers {
         }
     }
 
+    /// The same brokers, each changed in the same way.
+    #[must_use]
+    pub fn map(self, mut change: impl FnMut(Connector) -> Connector) -> Self {
+        Self {
+            current: change(self.current),
+            others: self.others.into_iter().map(change).collect(),
+            halts: self.halts,
+        }
+    }
+
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -84,6 +94,7 @@ mod tests {
             heartbeat: Duration::ZERO,
             exchanges: Vec::new(),
             timeout: Duration::ZERO,
+            stream: None,
         });
         Brokers::new(connectors.next().expect("a host"), connectors)
     }

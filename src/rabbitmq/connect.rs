@@ -44,6 +44,28 @@ pub struct Connector {
     pub exchanges: Vec<Exchange>,
     /// The time for everything together.
     pub timeout: Duration,
+    /// The stream to publish to, instead of exchanges.
+    pub stream: Option<StreamTarget>,
+}
+
+/// A stream, and who publishes to it.
+#[derive(Debug, Clone)]
+pub struct StreamTarget {
+    /// Its name.
+    pub name: String,
+    /// The port of RabbitMQ's stream listener.
+    pub port: u16,
+    /// The part of the producer's name that tells the slot and how its events become messages; the log comes from the session.
+    pub producer: StreamProducer,
+}
+
+/// What a producer's name tells besides the log.
+#[derive(Debug, Clone)]
+pub struct StreamProducer {
+    /// The slot.
+    pub slot: String,
+    /// Of everything that decides which events become messages.
+    pub fingerprint: u64,
 }
 
 impl Connector {
@@ -88,7 +110,36 @@ impl Connector {
         }
     }
 
-    fn password(&self) -> Result<SecretString, BrokerError> {
+    /// A socket to a port of this broker, with TLS where the URI says so.
+    pub(super) async fn open_wire(
+        &self,
+        port: u16,
+        deadline: Instant,
+        step: &mut &'static str,
+    ) -> Result<Wire<Stream>, BrokerError> {
+        let socket = net::connect_tcp(&self.uri.host, port, deadline).await?;
+        let stream = match &self.tls {
+            Some(settings) => {
+                *step = "the TLS handshake";
+                tls::handshake(settings, &self.uri.host, socket).await?
+            }
+            None => Stream::Tcp(socket),
+        };
+        Ok(Wire::new(stream))
+    }
+
+    /// Names our certificate where that is what the broker has closed an encrypted connection over.
+    pub(super) fn explained(&self, error: BrokerError) -> BrokerError {
+        let BrokerError::Io(source) = error else {
+            return error;
+        };
+        match TlsError::of_session(&self.uri.endpoint(), source) {
+            Ok(refusal) => refusal.into(),
+            Err(source) => source.into(),
+        }
+    }
+
+    pub(super) fn password(&self) -> Result<SecretString, BrokerError> {
         let Some(path) = &self.password_file else {
             // RabbitMQ's own default user, which it lets in from localhost only.
             return Ok(self
@@ -114,33 +165,16 @@ struct Opening<'a> {
 
 impl Opening<'_> {
     async fn connect(&mut self) -> Result<Link, BrokerError> {
-        let uri = &self.connector.uri;
-        let socket = net::connect_tcp(&uri.host, uri.port, self.deadline).await?;
-        let stream = match &self.connector.tls {
-            Some(settings) => {
-                self.step = "the TLS handshake";
-                tls::handshake(settings, &uri.host, socket).await?
-            }
-            None => Stream::Tcp(socket),
-        };
-        let mut wire = Wire::new(stream);
+        let mut wire = self
+            .connector
+            .open_wire(self.connector.uri.port, self.deadline, &mut self.step)
+            .await?;
         match self.handshake(&mut wire).await {
             Ok(negotiated) => Ok(Link::new(wire, negotiated)),
             Err(error) => {
                 self.answer_close(&mut wire, &error).await;
-                Err(self.explained(error))
+                Err(self.connector.explained(error))
             }
-        }
-    }
-
-    /// Names our certificate where that is what the broker has closed an encrypted connection over.
-    fn explained(&self, error: BrokerError) -> BrokerError {
-        let BrokerError::Io(source) = error else {
-            return error;
-        };
-        match TlsError::of_session(&self.connector.uri.endpoint(), source) {
-            Ok(refusal) => refusal.into(),
-            Err(source) => source.into(),
         }
     }
 

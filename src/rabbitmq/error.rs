@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use walrelay_engine::amqp::{AmqpError, Close, EncodeError, Method};
 use walrelay_engine::flow::DeliveryError;
+use walrelay_engine::stream_protocol::{StreamProtocolError, code};
 
 use super::Mechanism;
 use crate::fault::FaultKind;
@@ -87,6 +88,17 @@ pub enum BrokerError {
         wanted: Vec<Mechanism>,
         /// Those offered.
         offered: String,
+    },
+    /// Bytes that are not the stream protocol.
+    #[error("RabbitMQ's answer cannot be understood")]
+    StreamProtocol(#[from] StreamProtocolError),
+    /// RabbitMQ's stream listener refused something, or gave up a stream.
+    #[error("RabbitMQ ended {step} with response code {code:#04x}: {}", code::text(*.code))]
+    Stream {
+        /// What was going on.
+        step: &'static str,
+        /// One of the protocol's response codes.
+        code: u16,
     },
     /// The broker closed the connection or the channel, and said why.
     #[error("RabbitMQ closed the {} (reply code {reply_code}): {reply_text}", if *.channel { "channel" } else { "connection" })]
@@ -192,6 +204,8 @@ impl BrokerError {
             Self::PasswordFile { .. } | Self::Mechanism { .. } => FaultKind::BrokerAuthentication,
             Self::Silent { .. } => FaultKind::BrokerSilent,
             Self::Protocol(_) | Self::Delivery(_) | Self::Unexpected { .. } => FaultKind::BrokerProtocol,
+            Self::StreamProtocol(_) => FaultKind::BrokerProtocol,
+            Self::Stream { code, .. } => stream_kind(*code),
             Self::Encode(_) => FaultKind::Configuration,
             Self::Closed {
                 phase, reply_code, ..
@@ -222,6 +236,19 @@ const fn closed_kind(phase: Phase, code: u16) -> FaultKind {
             reply_code::PRECONDITION_FAILED | reply_code::NOT_ALLOWED | reply_code::COMMAND_INVALID,
         ) => FaultKind::ExchangeMismatch,
         (_, reply_code::PRECONDITION_FAILED) => FaultKind::MessageRefused,
+        _ => FaultKind::BrokerClosed,
+    }
+}
+
+/// The kind of why RabbitMQ's stream listener ends something.
+const fn stream_kind(code: u16) -> FaultKind {
+    match code {
+        code::NO_STREAM => FaultKind::StreamMissing,
+        code::REFUSED => FaultKind::StreamForbidden,
+        code::VHOST => FaultKind::BrokerVhost,
+        code::AUTHENTICATION | code::LOOPBACK | code::SASL | code::NO_MECHANISM => {
+            FaultKind::BrokerAuthentication
+        }
         _ => FaultKind::BrokerClosed,
     }
 }

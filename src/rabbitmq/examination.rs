@@ -112,6 +112,22 @@ impl Examination {
     }
 
     async fn publish(&self, connector: &Connector, group: &mut Group) {
+        #[cfg(feature = "stream")]
+        if let Some(target) = &connector.stream {
+            const CHECK: &str = "exchange";
+            group.push(match connector.look_for_stream(target).await {
+                Ok(()) => {
+                    let name = &target.name;
+                    let found = format!(
+                        "none: events go to the stream `{name}`, which is there and may be written to"
+                    );
+                    Finding::passed(CHECK, found)
+                }
+                Err(error) => Finding::error(CHECK, error.kind(), &error),
+            });
+            self.without_probe("events go to a stream", group);
+            return;
+        }
         if connector.exchanges.is_empty() {
             group.push(Finding::passed(
                 "exchange",

@@ -83,6 +83,13 @@ pub enum LinkEvent {
         /// 312 for no route.
         reply_code: u16,
     },
+    /// A stream has a message.
+    Stored {
+        /// Our number for the publisher.
+        publisher: u8,
+        /// The publishing id.
+        id: u64,
+    },
     /// `connection.blocked`: an alarm.
     Blocked {
         /// The broker's words.

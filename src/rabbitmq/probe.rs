@@ -93,7 +93,7 @@ async fn send(link: &mut Link, exchange: &str, routing_key: &str) -> Result<Answ
                 LinkEvent::Ack { .. } => return Ok(Answer::Taken),
                 LinkEvent::Nack { .. } => return Ok(Answer::Nacked),
                 LinkEvent::Blocked { reason } => return Ok(Answer::Blocked { reason }),
-                LinkEvent::Unblocked => {}
+                LinkEvent::Unblocked | LinkEvent::Stored { .. } => {}
             }
         }
         let now = Instant::now();

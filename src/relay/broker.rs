@@ -4,10 +4,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use walrelay_engine::Lsn;
-use walrelay_engine::flow::{DeliveryError, Flow, Replay};
+use walrelay_engine::dedup::{Resume, UnknownId};
+use walrelay_engine::flow::{DeliveryError, Flow, ProducerLog, Replay};
 
 use super::side::Side;
-use super::sink::{Sink, SinkError, SinkLink};
+use super::sink::{OpenedSink, Sink, SinkError, SinkLink};
 use crate::fault::{Fault, FaultKind};
 use crate::rabbitmq::LinkEvent;
 
@@ -20,20 +21,27 @@ pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 /// What publishes over a link, and hears what becomes of its messages.
 pub(super) trait Publisher {
     fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant);
+    /// Whose events go to a stream; none while they may not.
+    fn producer_log(&self) -> Option<ProducerLog>;
+    /// As [`link_up`](Self::link_up), with a link to a stream.
+    fn stream_up(&mut self, frame_max: u32, resume: Resume, now: Instant);
     fn link_refused(&mut self, reply_code: u16, reply_text: &str, now: Instant);
     fn link_lost(&mut self);
     fn handle_blocked(&mut self, blocked: bool, now: Instant);
     fn handle_ack(&mut self, tag: u64, multiple: bool, now: Instant) -> Result<(), DeliveryError>;
     fn handle_nack(&mut self, tag: u64, multiple: bool, now: Instant) -> Result<(), DeliveryError>;
     fn handle_return(&mut self, position: (Lsn, u64), reply_code: u16) -> Result<(), DeliveryError>;
+    fn handle_stored(&mut self, publisher: u8, id: u64, now: Instant) -> Result<(), DeliveryError>;
     fn poll_publish(&mut self, out: &mut Vec<u8>, target: usize, now: Instant) -> usize;
 }
 
 /// The link, while there is one, and what it is opened to.
 #[derive(Debug)]
 pub(super) struct Broker {
-    pub(super) side: Side<SinkLink>,
+    pub(super) side: Side<SinkLink, OpenedSink>,
     sink: Sink,
+    /// A link to a stream is opened for a session, and there is none.
+    awaits_session: bool,
 }
 
 /// Why there is no link.
@@ -48,14 +56,34 @@ impl Broker {
     pub(super) fn new(sink: Sink) -> Self {
         Self {
             side: Side::new(sink.side()),
+            awaits_session: false,
             sink,
         }
     }
 
-    /// Starts the next try to open a link if it is due.
-    pub(super) fn open_if_due(&mut self, now: Instant) {
+    /// Starts the next try to open a link if it is due; to a stream only while there is a session.
+    pub(super) fn open_if_due(&mut self, publisher: &impl Publisher, now: Instant) {
+        if self.side.deadline().is_none_or(|due| now < due) {
+            return;
+        }
+        let log = publisher.producer_log();
+        self.awaits_session = self.sink.is_stream() && log.is_none();
+        if self.awaits_session {
+            return self.side.hold_back();
+        }
         let sink = &self.sink;
-        self.side.open_if_due(now, || sink.open());
+        self.side.open_if_due(now, || sink.open(log));
+    }
+
+    /// A new session streams: a link to a stream, or a try to make one, is given up for another.
+    pub(super) fn session_opened(&mut self, publisher: &mut impl Publisher, now: Instant) {
+        if !self.sink.is_stream() {
+            return;
+        }
+        publisher.link_lost();
+        if let Some(link) = self.side.begin_again(now) {
+            tokio::spawn(link.dismiss(now + FAREWELL));
+        }
     }
 
     /// Says that the link is up, unless a fault is still to be disproved.
@@ -90,11 +118,14 @@ impl Broker {
         now: Instant,
     ) -> Poll<Result<(), NotOpened>> {
         self.side.poll_opened(cx).map(|result| match result {
-            Ok(link) => {
+            Ok(OpenedSink { link, resume }) => {
                 if !self.side.is_in_doubt() {
                     self.sink.connected();
                 }
-                publisher.link_up(link.frame_max(), link.max_message_bytes(), now);
+                match resume {
+                    Some(resume) => publisher.stream_up(link.frame_max(), resume, now),
+                    None => publisher.link_up(link.frame_max(), link.max_message_bytes(), now),
+                }
                 self.side.opened(link, now);
                 Ok(())
             }
@@ -159,7 +190,8 @@ impl Broker {
     /// When something is due: a try, or the link's heartbeat.
     pub(super) fn deadline(&mut self) -> Option<Instant> {
         let link = self.side.up().and_then(|link| link.deadline());
-        self.side.deadline().or(link)
+        let due = self.side.deadline().filter(|_| !self.awaits_session);
+        due.or(link)
     }
 
     /// Closes the link for good.
@@ -179,6 +211,7 @@ impl Broker {
             let taken = match event {
                 LinkEvent::Ack { tag, multiple } => publisher.handle_ack(tag, multiple, now),
                 LinkEvent::Nack { tag, multiple } => publisher.handle_nack(tag, multiple, now),
+                LinkEvent::Stored { publisher: by, id } => publisher.handle_stored(by, id, now),
                 LinkEvent::Return { position, reply_code } => publisher.handle_return(position, reply_code),
                 LinkEvent::Blocked { reason } => {
                     publisher.handle_blocked(true, now);
@@ -216,6 +249,18 @@ impl Publisher for Flow {
         self.link_up(frame_max, max_message_bytes, now);
     }
 
+    fn producer_log(&self) -> Option<ProducerLog> {
+        self.producer_log()
+    }
+
+    fn stream_up(&mut self, frame_max: u32, resume: Resume, now: Instant) {
+        self.stream_up(frame_max, resume, now);
+    }
+
+    fn handle_stored(&mut self, publisher: u8, id: u64, now: Instant) -> Result<(), DeliveryError> {
+        self.handle_stored(publisher, id, now)
+    }
+
     fn link_refused(&mut self, reply_code: u16, reply_text: &str, now: Instant) {
         self.link_refused(reply_code, reply_text, now);
     }
@@ -248,6 +293,19 @@ impl Publisher for Flow {
 impl Publisher for Replay {
     fn link_up(&mut self, frame_max: u32, max_message_bytes: usize, now: Instant) {
         self.link_up(frame_max, max_message_bytes, now);
+    }
+
+    /// A replay's settings name no stream.
+    fn producer_log(&self) -> Option<ProducerLog> {
+        None
+    }
+
+    fn stream_up(&mut self, _frame_max: u32, _resume: Resume, _now: Instant) {
+        self.link_lost();
+    }
+
+    fn handle_stored(&mut self, publisher: u8, id: u64, _now: Instant) -> Result<(), DeliveryError> {
+        Err(UnknownId { publisher, id }.into())
     }
 
     fn link_refused(&mut self, reply_code: u16, reply_text: &str, _now: Instant) {

@@ -186,7 +186,7 @@ impl Replayer {
 
     /// Everything that is possible without waiting.
     fn turn(&mut self, now: Instant, tell: &mut impl FnMut(ReplayEvent)) -> Result<(), ReplayError> {
-        self.broker.open_if_due(now);
+        self.broker.open_if_due(&self.engine, now);
         if let Err(fault) = self.broker.read(&mut self.engine, now) {
             self.lose_link(fault, now)?;
         }

@@ -130,6 +130,35 @@ impl<C: Send + 'static, O: Send + 'static> Side<C, O> {
         opening
     }
 
+    /// Nothing is tried for now, for want of what it is opened with.
+    pub(super) fn hold_back(&mut self) {
+        if self.status.state != SideState::Waiting {
+            self.struck_while_up = false;
+            self.status = SideStatus {
+                state: SideState::Waiting,
+                since: SystemTime::now(),
+                fault: None,
+            };
+        }
+    }
+
+    /// The next try is due at once, whatever there is. Returns the connection that was up, for a last word.
+    pub(super) fn begin_again(&mut self, now: Instant) -> Option<C> {
+        let before = std::mem::replace(&mut self.state, State::Waiting { until: now });
+        if self.status.fault.is_none() {
+            self.status.state = SideState::Connecting;
+            self.status.since = SystemTime::now();
+        }
+        match before {
+            State::Up { connection, .. } => Some(*connection),
+            State::Waiting { .. } => None,
+            State::Opening { attempt } => {
+                attempt.abort();
+                None
+            }
+        }
+    }
+
     /// It is up. A doubtful one keeps its fault until it has proved itself, so that readiness does not flap.
     pub(super) fn opened(&mut self, connection: C, now: Instant) {
         self.state = State::Up {

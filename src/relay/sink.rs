@@ -3,11 +3,12 @@
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use walrelay_engine::flow::DeliveryError;
+use walrelay_engine::dedup::Resume;
+use walrelay_engine::flow::{DeliveryError, ProducerLog};
 
 use super::faults;
 use crate::fault::{Fault, FaultKind};
-use crate::rabbitmq::{self, BrokerError, Brokers, Connector, LinkEvent};
+use crate::rabbitmq::{AnyLink, BrokerError, Brokers, Connector, LinkEvent, OpenedLink};
 use crate::stdout::{self, Stdout, StdoutError};
 
 /// Where messages go.
@@ -65,14 +66,28 @@ impl Sink {
         }
     }
 
-    /// Opens a link.
-    pub(super) fn open(&self) -> impl Future<Output = Result<SinkLink, Fault>> + Send + 'static {
+    /// Whether messages go to a stream, whose end has to be read back for each session.
+    pub(super) const fn is_stream(&self) -> bool {
+        match self {
+            Self::RabbitMq(brokers) => brokers.current().stream.is_some(),
+            Self::Stdout(_) => false,
+        }
+    }
+
+    /// Opens a link; one to a stream for the events of this log.
+    pub(super) fn open(
+        &self,
+        log: Option<ProducerLog>,
+    ) -> impl Future<Output = Result<OpenedSink, Fault>> + Send + 'static {
         let sink = self.clone();
         async move {
             match sink {
-                Self::RabbitMq(brokers) => open(brokers.current()).await,
+                Self::RabbitMq(brokers) => open(brokers.current(), log).await,
                 Self::Stdout(stdout) => match stdout.open().await {
-                    Ok(link) => Ok(SinkLink::Stdout(link)),
+                    Ok(link) => Ok(OpenedSink {
+                        link: SinkLink::Stdout(link),
+                        resume: None,
+                    }),
                     Err(error) => Err(error.fault()),
                 },
             }
@@ -161,9 +176,12 @@ impl Sink {
     }
 }
 
-async fn open(connector: &Connector) -> Result<SinkLink, Fault> {
-    match connector.connect().await {
-        Ok(link) => Ok(SinkLink::RabbitMq(link)),
+async fn open(connector: &Connector, log: Option<ProducerLog>) -> Result<OpenedSink, Fault> {
+    match connector.connect_any(log).await {
+        Ok(OpenedLink { link, resume }) => Ok(OpenedSink {
+            link: SinkLink::RabbitMq(link),
+            resume,
+        }),
         Err(error) => Err(connector.fault(&error)),
     }
 }
@@ -177,10 +195,18 @@ pub(super) enum SinkError {
     Stdout(#[from] StdoutError),
 }
 
+/// A link, and what is known of a stream.
+#[derive(Debug)]
+pub(super) struct OpenedSink {
+    pub(super) link: SinkLink,
+    /// What the stream has of us; none with any other sink.
+    pub(super) resume: Option<Resume>,
+}
+
 /// What takes frames of messages, and answers.
 #[derive(Debug)]
 pub(super) enum SinkLink {
-    RabbitMq(rabbitmq::Link),
+    RabbitMq(AnyLink),
     Stdout(stdout::Link),
 }
 

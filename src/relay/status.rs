@@ -176,7 +176,7 @@ pub enum SideState {
     Connecting,
     /// Connected.
     Up,
-    /// Connected, and waiting for the slot that another process streams from.
+    /// Waiting for its turn: the database for the slot that another process streams from, a stream for a session.
     Waiting,
     /// Not connected; tried again by itself.
     Down,

@@ -127,6 +127,9 @@ impl Relay {
         if settings.spans.is_some() {
             flow.record_spans();
         }
+        if settings.sink.is_stream() {
+            flow.publish_to_stream();
+        }
         Self {
             flow,
             errands: Errands::new(),
@@ -184,7 +187,7 @@ impl Relay {
                 .open_if_due(now, || session::open(settings.clone(), tell.clone()));
         }
         if !self.role_unknown {
-            self.broker.open_if_due(now);
+            self.broker.open_if_due(&self.flow, now);
         }
         if let Err(fault) = self.broker.read(&mut self.flow, now) {
             self.lose_link(fault, now);

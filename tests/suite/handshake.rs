@@ -27,6 +27,7 @@ fn connector(broker: &ScriptedBroker) -> Connector {
             declare: None,
         }],
         timeout: LONG,
+        stream: None,
     }
 }
 

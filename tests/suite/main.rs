@@ -71,6 +71,7 @@ mod standby;
 mod status;
 mod stdout;
 mod stop;
+mod streams;
 mod systemd;
 mod topologies;
 mod tracing;

@@ -24,6 +24,7 @@ mod method;
 mod numbers;
 mod publish;
 mod reader;
+mod sections;
 mod table;
 mod writer;
 
@@ -38,4 +39,5 @@ pub use headers::{EncodedHeaders, HeaderEntries, HeadersFault, NameUse};
 pub use message::{HeaderParts, Message, MessageParts, Origin};
 pub use method::{Close, Method, Return};
 pub use publish::Publish;
+pub use sections::mark_of;
 pub use table::{FieldArray, FieldValue, Table};

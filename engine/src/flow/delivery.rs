@@ -4,10 +4,12 @@ use std::mem;
 use std::time::Instant;
 
 use super::retries::{self, Turn};
+use super::streaming;
 use super::{Flow, Link};
 use crate::Lsn;
 use crate::amqp::Message;
 use crate::confirms::{ConfirmError, Outcome};
+use crate::dedup::{UnknownId, Verdict};
 use crate::event::InvalidRow;
 use crate::rate::Rate;
 use crate::window::{Failure, Seq};
@@ -21,6 +23,9 @@ pub enum DeliveryError {
     /// An ack or nack of nothing that is outstanding.
     #[error(transparent)]
     Confirm(#[from] ConfirmError),
+    /// A confirm of nothing that is outstanding in a stream.
+    #[error(transparent)]
+    Stream(#[from] UnknownId),
     /// A return of nothing that is outstanding.
     #[error("the broker returned a message that is not outstanding: {commit_lsn}:{tx_seq}")]
     UnknownReturn {
@@ -49,6 +54,9 @@ impl Flow {
         self.retries.link_lost();
         if let Some(spans) = &mut self.spans {
             spans.link_lost();
+        }
+        if let Some(dedup) = &mut self.dedup {
+            dedup.link_lost();
         }
     }
 
@@ -87,19 +95,35 @@ impl Flow {
                 }
                 continue;
             }
-            let Some(message) = self.window.entry(seq).and_then(|entry| entry.message.as_ref()) else {
+            let Some(entry) = self.window.entry(seq) else {
                 break;
             };
-            if let Some(reason) = unfit(message, frame_max, max_message_bytes) {
+            let Some(message) = &entry.message else { break };
+            let reason = unfit(message, frame_max, max_message_bytes)
+                .or_else(|| streaming::unfit(self.dedup.as_ref(), message, frame_max));
+            if let Some(reason) = reason {
                 let id = message.message_id().map(str::to_owned);
                 self.fail(seq, Failure::Invalid { id, reason }, now);
                 continue;
             }
-            message.write_frames(CHANNEL, frame_max, out);
+            let verdict = match &mut self.dedup {
+                Some(dedup) => Some(dedup.publish(seq, entry, self.window.oldest_place(), out)),
+                None => {
+                    message.write_frames(CHANNEL, frame_max, out);
+                    None
+                }
+            };
+            if verdict == Some(Verdict::Stored) {
+                self.found_in_stream(seq, now);
+                continue;
+            }
             if let Some(spans) = &mut self.spans {
                 spans.sent(seq, message, now);
             }
-            self.confirms.published(seq, now);
+            let tag = self.confirms.published(seq, now);
+            if let Some((dedup, verdict)) = self.dedup.as_mut().zip(verdict) {
+                dedup.sent(verdict, tag);
+            }
             if let Some(rate) = &mut self.rate {
                 rate.sent(now);
             }
@@ -155,7 +179,10 @@ impl Flow {
     /// The oldest message has waited too long for its answer: the link is given up, and on the next one that message
     /// is probed alone (rule 11).
     pub(super) fn fail_unanswered(&mut self, now: Instant) {
-        if let Some((seq, _)) = self.confirms.oldest() {
+        // One that may be in a stream under its id must never be skipped or set aside: it is looked for instead.
+        if self.dedup.is_none()
+            && let Some((seq, _)) = self.confirms.oldest()
+        {
             self.fail_sent(seq, Failure::Unanswered, now);
         }
         self.link_lost();

@@ -40,6 +40,11 @@ impl Log {
         self.is_flushed(Lsn::new(record.get().saturating_add(1)));
     }
 
+    /// Which log the newest session's is.
+    pub(super) const fn identity(&self) -> Option<LogIdentity> {
+        self.identity
+    }
+
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }

@@ -17,6 +17,7 @@ mod preview;
 mod replay;
 mod retries;
 mod stored;
+mod streaming;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +36,7 @@ pub use preview::{GivenColumn, Preview, PreviewConfig, PreviewError, preview};
 pub use replay::{Replay, ReplayConfig, ReplayFailed, Replayed};
 pub use retries::{RETRY_PREFIX, RetryFailure, RetryOver, RetryToken};
 pub use stored::{StoredEvent, Unfit};
+pub use streaming::ProducerLog;
 
 use backfill::Backfill;
 use log::Log;
@@ -43,6 +45,7 @@ use retries::Retries;
 use crate::Lsn;
 use crate::PgTimestamp;
 use crate::confirms::Confirms;
+use crate::dedup::Dedup;
 use crate::event::{ContentScratch, OutboxTable};
 use crate::history::History;
 use crate::hold::Hold;
@@ -136,6 +139,8 @@ pub struct Flow {
     is_prefix_held: bool,
     marker: Marker,
     pub(crate) spans: Option<Spans>,
+    /// Where messages go to a stream: which of them it has.
+    dedup: Option<Dedup>,
     stopping: bool,
     /// What our clock says, as of the last [`Flow::tell_time`].
     wall: PgTimestamp,
@@ -247,6 +252,7 @@ impl Flow {
             is_prefix_held: false,
             marker: Marker::Free,
             spans: None,
+            dedup: None,
             session: None,
             log: Log::default(),
             link: None,
@@ -321,6 +327,9 @@ impl Flow {
         self.isolate_through = None;
         self.barrier = Lsn::INVALID;
         self.log.forget();
+        if let Some(dedup) = &mut self.dedup {
+            dedup.forget();
+        }
     }
 
     /// Takes no new transaction from now on.

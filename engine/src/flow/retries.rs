@@ -18,8 +18,10 @@ pub(super) use queue::{MAX_ACTIVE, MAX_REQUESTS};
 use super::Flow;
 use super::intake::Intake;
 use super::stored::{StoredEvent, Unfit};
+use super::streaming;
 use crate::Lsn;
 use crate::confirms::Outcome;
+use crate::dedup::Verdict;
 use crate::key::EventKey;
 use crate::pgoutput::LogicalMessage;
 use crate::window::{Failure, Seq};
@@ -274,14 +276,22 @@ impl Flow {
         let Some(message) = active.and_then(|active| active.message.as_ref()) else {
             return false;
         };
-        if let Some(reason) = super::delivery::unfit(message, frame_max, max_body) {
+        let reason = super::delivery::unfit(message, frame_max, max_body)
+            .or_else(|| streaming::unfit(self.dedup.as_ref(), message, frame_max));
+        if let Some(reason) = reason {
             let id = message.message_id().map(str::to_owned);
             self.fail_retry(token, Failure::Invalid { id, reason });
             return false;
         }
-        message.write_frames(super::CHANNEL, frame_max, out);
+        match &mut self.dedup {
+            Some(dedup) => dedup.write(Verdict::Uncounted, None, message, out),
+            None => message.write_frames(super::CHANNEL, frame_max, out),
+        }
         self.set_retry(token, State::Sent);
-        self.confirms.published(place(token), now);
+        let tag = self.confirms.published(place(token), now);
+        if let Some(dedup) = &mut self.dedup {
+            dedup.sent(Verdict::Uncounted, tag);
+        }
         true
     }
 

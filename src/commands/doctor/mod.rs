@@ -5,7 +5,7 @@ mod endpoint;
 mod report;
 mod routes;
 
-use super::{Exit, block_on, outbox, print, resolve};
+use super::{Exit, block_on, outbox, print, resolve, stream};
 use crate::cli::DoctorArgs;
 use crate::config::{Config, Loaded, SinkChoice};
 use crate::finding::{Finding, Group};
@@ -82,7 +82,7 @@ fn database(config: &Config) -> anyhow::Result<postgres::Examination> {
 
 fn brokers(config: &Config, probe: bool) -> anyhow::Result<rabbitmq::Examination> {
     let name = format!("walrelay {} doctor", config.postgres.slot);
-    let brokers = resolve::brokers(config, &name, false)?;
+    let brokers = stream::publishing_to(resolve::brokers(config, &name, false)?, config);
     Ok(rabbitmq::Examination {
         connectors: brokers.each().cloned().collect(),
         max_message_bytes: config.delivery.max_message_bytes,

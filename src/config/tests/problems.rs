@@ -27,7 +27,7 @@ fn an_unknown_key_names_file_line_key_and_the_nearest() {
     assert_eq!(
         error_of("\"log\\nlevel\" = 1\n"),
         "walrelay.toml:3: unknown key \"log\\nlevel\"; known tables are postgres, source.messages, outbox, outbox.cloudevents, outbox.columns, outbox.retention, outbox.route, rabbitmq, \
-         rabbitmq.declare, delivery, recovery, admin, otel, log"
+         rabbitmq.declare, rabbitmq.stream, delivery, recovery, admin, otel, log"
     );
 }
 

@@ -47,6 +47,7 @@ impl Relay {
             self.struck.forget_position();
             self.drop_outdated_link(OTHER_LOG, now);
         }
+        self.broker.session_opened(&mut self.flow, now);
         // After a fail-over no SQL session may land on the server of before (R15).
         self.streaming = Arc::new(self.settings.database.at(session.connector()));
         let slot = self.settings.database.source.slot.clone();

@@ -42,7 +42,7 @@ impl Relay {
         self.status.send_modify(|status| status.role = Role::Standby);
         // The slot stands before all that is in flight here, so it is the other process's to deliver.
         if self.flow.in_flight() > 0 || self.flow.has_retry_in_flight() {
-            self.flow.forget();
+            self.flow.stand_back();
             self.drop_outdated_link("what was in flight is another process's to deliver", now);
         }
     }
