@@ -133,6 +133,8 @@ impl Books {
     /// What was written from `end` on is lost, and so is what was stored beyond `flushed`.
     pub(super) fn set_back(&mut self, end: u64, flushed: u64) {
         (self.may_repeat, self.is_calm) = (true, false);
+        // What others write in place of it is another event, though it has the same key.
+        self.deliveries.retain(|(commit_lsn, _)| *commit_lsn < end);
         for ((commit_lsn, _), book) in &mut self.events {
             if *commit_lsn >= end {
                 *book = Book {

@@ -162,8 +162,8 @@ impl World {
         self.write_log(self.plan.log.len());
         self.work();
         self.keepalive(false);
-        // The settled prefix goes last.
-        self.pass(Duration::from_secs(2));
+        // The settled prefix goes last, and after failures as late as they have it wait.
+        self.pass(Duration::from_secs(32));
         self.mark_all();
         assert!(self.flow.is_drained());
         let end = self.server.sender.as_ref().map(|sender| sender.sent_end);
