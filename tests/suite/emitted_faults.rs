@@ -28,11 +28,12 @@ async fn held(relay: &mut Relay) -> Result<(String, String)> {
 async fn a_relay_killed_among_messages_loses_none_and_keeps_the_order() -> Result<()> {
     const DEATHS: usize = 6;
     const EACH: usize = 400;
+    const WINDOW: usize = 50;
     let world = World::new().await?;
     let recorder = world.recorder().await?;
     let mut relay = world
         .table_less()
-        .set("delivery.max_in_flight", "50")
+        .set("delivery.max_in_flight", &WINDOW.to_string())
         .start()
         .await?;
     let mut expected = Vec::new();
@@ -62,7 +63,9 @@ async fn a_relay_killed_among_messages_loses_none_and_keeps_the_order() -> Resul
     }
     assert_eq!(first, expected);
     let duplicates = recorder.duplicates();
-    ensure!(duplicates <= u64::try_from(DEATHS * 2 * 50)?, "{duplicates}");
+    // A position is reported behind a whole transaction, and moves within a window of settled events.
+    let bound = DEATHS * (EACH / 4 + 2 * WINDOW);
+    ensure!(duplicates <= u64::try_from(bound)?, "{duplicates}");
     relay.wait_ready(LONG).await?;
     world.wait_flushed(wal_end(&world.client).await?).await
 }
