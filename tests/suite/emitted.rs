@@ -359,3 +359,40 @@ async fn a_role_needs_usage_of_the_schema_and_execute_to_emit() -> Result<()> {
     assert!(emit(&client, "4").await.is_err());
     Ok(())
 }
+
+/// A message's bytes come as they were written, unlike a row's text.
+#[tokio::test]
+async fn what_emit_writes_is_utf8_whatever_the_encoding_of_the_database() -> Result<()> {
+    let world = World::new().await?;
+    let recorder = world.recorder().await?;
+    let name = format!("latin_{}", world.database.name());
+    let sql = format!("create database {name} encoding 'LATIN1' locale 'C' template template0");
+    world.client.batch_execute(&sql).await?;
+    let url = world.database.url().replace(world.database.name(), &name);
+    let relay = world.table_less().postgres_url(&url).slot(&name).start().await?;
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    let event = emit_about(&client, "commande-réglée", "\"é\"").await?;
+    recorder.wait_for_distinct(1, LONG).await?;
+    let delivery = recorder.deliveries().into_iter().next().context("a delivery")?;
+    assert_eq!(delivery.message_id, event);
+    assert_eq!(delivery.routing_key, "commande-réglée.OrderCreated");
+    assert_eq!(delivery.body, "\"é\"".as_bytes());
+    drop(relay);
+    let terminate = format!(
+        "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = '{name}'"
+    );
+    let gone = format!(
+        "select (count(pg_drop_replication_slot(slot_name)) >= 0)::text from pg_replication_slots \
+                        where slot_name = '{name}' and not active"
+    );
+    world.client.batch_execute(&terminate).await?;
+    eventually("the slot to be dropped", LONG, async || {
+        let dropped = text(&world.client, &gone).await.is_ok();
+        let left =
+            format!("select (count(*) = 0)::text from pg_replication_slots where slot_name = '{name}'");
+        dropped && text(&world.client, &left).await.is_ok_and(|none| none == "true")
+    })
+    .await?;
+    Ok(())
+}
