@@ -79,7 +79,7 @@ async fn a_message_that_is_no_event_is_held_until_it_is_skipped_by_its_key() -> 
     for (content, why) in [
         (
             "'{\"id\": \"x\" \"y\"}'",
-            "the logical message is no JSON object of an event: byte 12 should begin `,` or `}`",
+            "the logical message is no JSON object of an event: expected `,` or `}` at byte 12",
         ),
         (
             "'\\xe9'::bytea",
