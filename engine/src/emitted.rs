@@ -43,7 +43,7 @@ pub enum Malformed {
         at: usize,
     },
     /// Its text is no JSON object.
-    #[error("the logical message is no JSON object of an event: byte {at} should begin {expected}")]
+    #[error("the logical message is no JSON object of an event: expected {expected} at byte {at}")]
     NotJson {
         /// What should stand there.
         expected: &'static str,

@@ -42,8 +42,8 @@ impl TransactionKey {
 pub struct EventKey {
     /// The transaction.
     pub transaction: TransactionKey,
-    /// The event's place among **all** Insert frames of its transaction, from 0, so that a change of configuration
-    /// does not shift it.
+    /// The event's place among **all** Insert frames and logical messages of its transaction, from 0, so that a change
+    /// of configuration does not shift it.
     pub tx_seq: u64,
 }
 

@@ -11,7 +11,10 @@ use super::identifier::QualifiedTable;
 /// So that the name of the table that stands for the messages is an identifier of PostgreSQL, of 63 bytes at most.
 const LONGEST: usize = 54;
 
-/// The prefix of the logical messages that are events: 1 to 54 bytes, and not walrelay's own.
+/// What the prefixes of walrelay's own messages begin with: requests for retries, and marks in the log.
+const OWN: &str = "walrelay.";
+
+/// The prefix of the logical messages that are events: 1 to 54 bytes, and none of walrelay's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessagePrefix(String);
 
@@ -23,17 +26,17 @@ pub enum MessagePrefixError {
         "`{0}` cannot be the prefix of events: it must have 1 to {LONGEST} bytes and no control character"
     )]
     Unfit(String),
-    /// Walrelay's messages have it, in which `dead-letters retry` asks for retries.
-    #[error("`{RETRY_PREFIX}` cannot be the prefix of events: requests to retry dead letters have it")]
-    Own,
+    /// It is one of those that walrelay's own messages have.
+    #[error("`{0}` cannot be the prefix of events: walrelay's own messages have it")]
+    Own(String),
 }
 
 impl FromStr for MessagePrefix {
     type Err = MessagePrefixError;
 
     fn from_str(text: &str) -> Result<Self, MessagePrefixError> {
-        if text == RETRY_PREFIX {
-            return Err(MessagePrefixError::Own);
+        if text == RETRY_PREFIX || text.starts_with(OWN) {
+            return Err(MessagePrefixError::Own(text.escape_debug().to_string()));
         }
         match (1..=LONGEST).contains(&text.len()) && !text.chars().any(char::is_control) {
             true => Ok(Self(text.to_owned())),
@@ -91,10 +94,10 @@ mod tests {
     #[test]
     fn what_cannot_be_a_prefix_is_refused() {
         let refused = |text: &str| text.parse::<MessagePrefix>().unwrap_err().to_string();
-        assert_eq!(
-            refused("walrelay"),
-            "`walrelay` cannot be the prefix of events: requests to retry dead letters have it"
-        );
+        for own in ["walrelay", "walrelay.marker"] {
+            let expected = format!("`{own}` cannot be the prefix of events: walrelay's own messages have it");
+            assert_eq!(refused(own), expected);
+        }
         for text in ["", "a\nb", &"x".repeat(LONGEST + 1)] {
             assert!(refused(text).ends_with("it must have 1 to 54 bytes and no control character"));
         }

@@ -20,7 +20,7 @@ const MARKER_PREFIX: &str = "walrelay.marker";
 pub struct EventPosition {
     /// Begin's final LSN: where the commit record stands.
     pub commit_lsn: Lsn,
-    /// The event's place among all inserts of its transaction.
+    /// The event's place among all inserts and logical messages of its transaction.
     pub tx_seq: u64,
 }
 

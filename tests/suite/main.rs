@@ -16,6 +16,8 @@ mod dashboards;
 mod dead_letters;
 mod doctor;
 mod doubtful_rows;
+mod emitted;
+mod emitted_faults;
 mod errands;
 mod faults;
 mod first_start;

@@ -99,11 +99,15 @@ fn what_is_no_event_is_named_with_its_place() {
     for (content, text) in [
         (
             b"".as_slice(),
-            "the logical message is no JSON object of an event: byte 1 should begin an object",
+            "the logical message is no JSON object of an event: expected an object at byte 1",
         ),
         (
             b"{\"id\":1,}",
-            "the logical message is no JSON object of an event: byte 9 should begin a key in quotes",
+            "the logical message is no JSON object of an event: expected a key in quotes at byte 9",
+        ),
+        (
+            b"{} x",
+            "the logical message is no JSON object of an event: expected the end at byte 4",
         ),
         (
             b"{\"id\":\"\xE9\"}",

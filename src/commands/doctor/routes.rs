@@ -85,6 +85,12 @@ impl Routes {
                 Err(error) => failed(about, &error),
             });
         }
+        groups.extend(self.source.messages.as_ref().map(|prefix| {
+            let mut group = Group::new(format!("routes of logical messages {prefix}"));
+            let why = "they are in no table that could tell";
+            group.push(Finding::not_looked(CHECK, why));
+            group
+        }));
         groups
     }
 

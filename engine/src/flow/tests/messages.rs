@@ -110,7 +110,7 @@ fn what_is_no_event_is_invalid_and_gets_its_policy() {
         (
             "[1]",
             None,
-            "the logical message is no JSON object of an event: byte 1 should begin an object",
+            "the logical message is no JSON object of an event: expected an object at byte 1",
         ),
     ] {
         let mut rig = started(Policy::Hold);

@@ -139,14 +139,21 @@ fn row(deliverable: u32) -> impl Strategy<Value = RowPlan> {
         2 => Just(Fate::Unroutable),
         1 => Just(Fate::Poison),
     ];
-    (prop::bool::weighted(0.15), payload, 0..3_u8, fate).prop_map(|(is_sent, payload, aggregate, fate)| {
-        RowPlan {
+    let kind = (
+        prop::bool::weighted(0.3),
+        any::<bool>(),
+        prop::bool::weighted(0.15),
+    );
+    (kind, payload, 0..3_u8, fate).prop_map(
+        |((is_message, is_readable, is_sent), payload, aggregate, fate)| RowPlan {
+            is_message,
+            is_readable,
             is_sent,
             payload,
             aggregate,
             fate,
-        }
-    })
+        },
+    )
 }
 
 fn policies() -> impl Strategy<Value = Policies> {
@@ -184,17 +191,25 @@ fn plan() -> impl Strategy<Value = Plan> {
         prop::bool::weighted(0.7),
     )
         .prop_map(
-            |(log, (events, bytes, history, policies, keep_rows), strict, max_rate, heals, marks)| Plan {
-                log,
-                events,
-                bytes,
-                history,
-                policies,
-                keep_rows,
-                strict,
-                max_rate,
-                heals,
-                marks,
+            |(mut log, (events, bytes, history, policies, keep_rows), strict, max_rate, heals, marks)| {
+                // Strict order cannot wait for an event whose aggregate nobody can read.
+                for piece in &mut log {
+                    if let Piece::Transaction(rows) = piece {
+                        rows.iter_mut().for_each(|row| row.is_readable |= strict);
+                    }
+                }
+                Plan {
+                    log,
+                    events,
+                    bytes,
+                    history,
+                    policies,
+                    keep_rows,
+                    strict,
+                    max_rate,
+                    heals,
+                    marks,
+                }
             },
         )
 }

@@ -32,6 +32,8 @@ pub(super) struct Book {
     pub(super) payload: Vec<u8>,
     pub(super) aggregate: u8,
     pub(super) fate: Fate,
+    /// It is in no table, so nothing is marked.
+    pub(super) is_message: bool,
     pub(super) is_sent: bool,
     /// It failed, or was not even sent.
     pub(super) has_failed: bool,
@@ -87,6 +89,7 @@ impl Books {
                     payload: payload(position, plan.payload),
                     aggregate: plan.aggregate,
                     fate: plan.fate,
+                    is_message: plan.is_message,
                     is_sent: false,
                     has_failed: false,
                     is_accepted: false,
@@ -130,6 +133,8 @@ impl Books {
     /// What was written from `end` on is lost, and so is what was stored beyond `flushed`.
     pub(super) fn set_back(&mut self, end: u64, flushed: u64) {
         (self.may_repeat, self.is_calm) = (true, false);
+        // What others write in place of it is another event, though it has the same key.
+        self.deliveries.retain(|(commit_lsn, _)| *commit_lsn < end);
         for ((commit_lsn, _), book) in &mut self.events {
             if *commit_lsn >= end {
                 *book = Book {

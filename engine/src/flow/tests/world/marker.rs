@@ -86,6 +86,7 @@ impl World {
             for id in ids.iter() {
                 let position = position_of(id);
                 let book = &self.books.events[&position];
+                assert!(!book.is_message, "marked, and in no table");
                 assert!(
                     book.is_accepted || book.is_discarded,
                     "R18: marked, and neither confirmed nor discarded: {position:?} {book:?}"
@@ -182,7 +183,7 @@ impl World {
             .events
             .range((self.server.confirmed, 0)..(reported.max(self.server.confirmed), 0))
         {
-            let is_due = book.is_accepted || book.is_discarded;
+            let is_due = !book.is_message && (book.is_accepted || book.is_discarded);
             // Positions that move soon after one another wait together.
             let since = self.marker.durable_since.get(&event.0);
             let has_waited = since.is_some_and(|since| self.now + HOLD / 50 >= *since + HOLD);
@@ -199,7 +200,7 @@ impl World {
             return;
         }
         for (event, book) in self.books.events.range(..(before, 0)) {
-            let is_due = book.is_accepted || book.is_discarded;
+            let is_due = !book.is_message && (book.is_accepted || book.is_discarded);
             assert!(
                 !is_due || self.marker.marked.contains(event),
                 "unmarked: {event:?} {book:?}"

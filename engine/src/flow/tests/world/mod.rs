@@ -17,10 +17,14 @@ use operator::Store;
 use postgres::{Server, commit_lsn, number, payload};
 
 use super::rig::{Position, config, origin, position};
+use crate::emitted::{SCHEMA, table_name};
 use crate::event::{AfterPublish, OutboxTable};
 use crate::flow::{Flow, FlowConfig, Timeout};
 use crate::history::History;
 use crate::policy::Policies;
+
+/// The prefix of messages that are events.
+const MESSAGES: &str = "outbox";
 
 /// A piece of the log. It commits at 100 times its number, from 1.
 #[derive(Debug, Clone)]
@@ -33,6 +37,11 @@ pub(super) enum Piece {
 
 #[derive(Debug, Clone)]
 pub(super) struct RowPlan {
+    /// It is in no table.
+    pub(super) is_message: bool,
+    /// If it is an invalid message: whether it is at least JSON, so that its aggregate is known.
+    pub(super) is_readable: bool,
+    /// It has been sent, or is a message of somebody else's: no event, but a place in its transaction.
     pub(super) is_sent: bool,
     pub(super) payload: usize,
     pub(super) aggregate: u8,
@@ -153,8 +162,8 @@ impl World {
         self.write_log(self.plan.log.len());
         self.work();
         self.keepalive(false);
-        // The settled prefix goes last.
-        self.pass(Duration::from_secs(2));
+        // The settled prefix goes last, and after failures as late as they have it wait.
+        self.pass(Duration::from_secs(32));
         self.mark_all();
         assert!(self.flow.is_drained());
         let end = self.server.sender.as_ref().map(|sender| sender.sent_end);
@@ -260,6 +269,7 @@ fn new_flow(plan: &Plan) -> Flow {
         strict: plan.strict,
         max_rate: plan.max_rate,
         tables: tables(plan.marks),
+        messages: Some(MESSAGES.to_owned()),
         ..config(plan.events, plan.bytes)
     });
     if let Some(history) = plan.history {
@@ -277,5 +287,13 @@ fn tables(marks: bool) -> Vec<OutboxTable> {
     for table in &mut tables {
         table.after_publish = after_publish;
     }
+    // The one that stands for messages, as the last.
+    let messages = OutboxTable {
+        schema: SCHEMA.to_owned(),
+        name: table_name(MESSAGES),
+        after_publish: Some(AfterPublish::Keep),
+        ..tables[0].clone()
+    };
+    tables.push(messages);
     tables
 }

@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 
-use super::{Failing, Fate, Piece, World};
+use super::{Failing, Fate, Piece, RowPlan, World};
 use crate::Lsn;
 use crate::flow::Intake;
+use crate::flow::tests::retries::message;
 use crate::flow::tests::rig::{
     COMMIT_SIZE, OutboxRow, Position, begin, commit, identity, keepalive, outbox_relation, xlog,
 };
+use crate::pgoutput::sample::Sample;
 
 /// PostgreSQL's side of the slot.
 #[derive(Default)]
@@ -246,6 +248,13 @@ impl Sender {
                 self.is_described = true;
             }
             let position = (lsn, number(row));
+            if plan.is_message {
+                push(
+                    xlog(&in_no_table(plan, position)),
+                    Some(position).filter(|_| !plan.is_sent),
+                );
+                continue;
+            }
             let row = OutboxRow {
                 aggregate: plan.aggregate.to_string(),
                 payload: match plan.fate {
@@ -261,6 +270,26 @@ impl Sender {
     }
 }
 
+/// A row's event as a message; or one that is none.
+fn in_no_table(plan: &RowPlan, position: Position) -> Sample {
+    if plan.is_sent {
+        return message("another", 1, 0, b"whatever");
+    }
+    let (id, aggregate) = (super::marker::id(position), plan.aggregate);
+    let rest = match plan.fate {
+        Fate::Invalid if plan.is_readable => "}".to_owned(),
+        Fate::Invalid => String::new(),
+        Fate::Deliverable | Fate::Unroutable | Fate::Poison => {
+            let payload = String::from_utf8(payload(position, plan.payload)).unwrap();
+            format!(", \"payload\": {payload}}}")
+        }
+    };
+    let content = format!(
+        "{{\"id\":\"{id}\",\"aggregate_id\":{aggregate},\"aggregate_type\":\"order\",\"event_type\":\"created\"{rest}"
+    );
+    message(super::MESSAGES, 1, 0, content.as_bytes())
+}
+
 pub(super) fn commit_lsn(piece: usize) -> u64 {
     (number(piece) + 1) * 100
 }
@@ -271,7 +300,8 @@ pub(super) fn number(index: usize) -> u64 {
 
 /// A payload that names its event.
 pub(super) fn payload((commit_lsn, tx_seq): Position, length: usize) -> Vec<u8> {
-    let mut payload = format!("{commit_lsn}:{tx_seq}").into_bytes();
+    let mut payload = format!("\"{commit_lsn}:{tx_seq}").into_bytes();
     payload.resize(payload.len().max(length), b'.');
+    payload.push(b'"');
     payload
 }
