@@ -16,6 +16,7 @@ use super::identifier::{QualifiedTable, quote_identifier};
 use super::preflight::Unfit;
 
 pub(super) use drained::check_drained;
+pub use drained::check_turn;
 pub(super) use readers::{Reader, readers};
 
 /// The column whose hash tells the shard.
