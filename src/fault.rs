@@ -248,6 +248,10 @@ fault_kinds! {
     /// A slot is to go though those that take its place start behind what it has brought (rule 25).
     NotDrained: Halted, "not_drained",
         "run this slot's relay until `walrelay wait --current` ends, then stop it and tear it down (docs/scaling.md)";
+    /// The slot whose place this one takes has not come to its start yet (rule 25).
+    BeforeItsTurn: Unavailable, "before_its_turn",
+        "let the relay of the slot that the error names go on until it is past that position; this one goes on by itself then \
+         (docs/scaling.md)";
     /// Publication, its members or an outbox table are no longer what they were at set-up (rule 5).
     PublicationChanged: Halted, "publication_changed",
         "run `walrelay recover`; with --rescan it sends rows that are not marked as sent, which were missed perhaps";

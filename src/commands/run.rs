@@ -23,7 +23,7 @@ pub(super) fn execute(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
         block_on(async {
             let listen = config.admin.listen;
             let token_file = config.admin.token_file.clone();
-            tracing::info!(version = env!("CARGO_PKG_VERSION"), slot = config.postgres.slot, admin = %listen, "starting");
+            tracing::info!(version = env!("CARGO_PKG_VERSION"), slot = config.postgres.slot, shard = config.postgres.shard, admin = %listen, "starting");
             Box::pin(serve(settings, listen, token_file)).await
         })
     })?

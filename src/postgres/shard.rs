@@ -17,6 +17,7 @@ use super::outbox::Outbox;
 use super::preflight::Unfit;
 
 pub(super) use drained::check_drained;
+pub use drained::check_turn;
 pub(super) use readers::{Reader, readers};
 
 /// Row filters came with this version.

@@ -6,6 +6,7 @@ use crate::fault::Fault;
 use crate::postgres::{
     self, Candidate, Connector, ControlSession, Error, Preflight, QualifiedTable, RecoverOptions,
     Replication, SlotName, Source, StartOptions, Started, Unfit, backfill, backfill::Noted, guard, settled,
+    shard,
 };
 
 /// What a session is opened with.
@@ -149,5 +150,7 @@ async fn look(connector: &Connector, settings: &DatabaseSettings, news: &Tell) -
 async fn check(control: &ControlSession, source: &Source) -> Result<(Preflight, Noted), Error> {
     let found = postgres::preflight(control, source).await?;
     guard::check(control, source).await?;
-    Ok((found, backfill::noted(control, &source.slot).await?))
+    let noted = backfill::noted(control, &source.slot).await?;
+    shard::check_turn(control, source, &found.server, &found.slot).await?;
+    Ok((found, noted))
 }

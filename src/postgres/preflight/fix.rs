@@ -50,6 +50,7 @@ impl Unfit {
             | Self::ShardsTooOld { .. }
             | Self::ShardSuccession { .. }
             | Self::NotDrained { .. }
+            | Self::BeforeItsTurn { .. }
             | Self::ServerTooOld { .. }
             | Self::Standby
             | Self::ReadOnly

@@ -222,6 +222,21 @@ pub enum Unfit {
         /// Which rows that one brings.
         part: Option<Shard>,
     },
+    /// A slot that starts before the one whose place it takes has come to its start.
+    #[error(
+        "the slot `{slot}` starts at {start}, and the slot `{predecessor}`, whose place it takes, has confirmed up to {confirmed} \
+         only: its events come first"
+    )]
+    BeforeItsTurn {
+        /// The slot.
+        slot: SlotName,
+        /// Where it starts.
+        start: Lsn,
+        /// The other one.
+        predecessor: String,
+        /// How far that one has come.
+        confirmed: Lsn,
+    },
     /// A slot that goes before it has brought what lies before those that take its place.
     #[error(
         "the slot `{slot}` has confirmed up to {confirmed} only, and the slot `{heir}`, which brings the same rows, starts at \
@@ -366,6 +381,7 @@ impl Unfit {
             }
             Self::ShardSuccession { .. } => FaultKind::ShardSuccession,
             Self::NotDrained { .. } => FaultKind::NotDrained,
+            Self::BeforeItsTurn { .. } => FaultKind::BeforeItsTurn,
         }
     }
 }

@@ -116,6 +116,34 @@ async fn r25_a_row_without_an_aggregate_is_held_by_the_first_shard_and_by_no_oth
     Ok(())
 }
 
+/// The filter stands on the root and is applied to rows of leaves, whatever the order of their columns.
+#[tokio::test]
+async fn a_partitioned_table_is_divided_by_the_filter_on_its_root() -> Result<()> {
+    let world = World::new().await?;
+    let columns = "id uuid not null, aggregate_type text not null, aggregate_id bigint not null, event_type text not null, \
+                   payload jsonb not null";
+    let turned = "payload jsonb not null, aggregate_id bigint not null, id uuid not null, event_type text not null, \
+                  aggregate_type text not null";
+    world
+        .client
+        .batch_execute(&format!(
+            "create table outbox_events ({columns}) partition by hash (id); create table one ({columns}); \
+             create table two ({turned}); \
+             alter table outbox_events attach partition one for values with (modulus 2, remainder 0); \
+             alter table outbox_events attach partition two for values with (modulus 2, remainder 1)"
+        ))
+        .await?;
+    let mut cut = Cut::new(&world, 2, &["outbox_events"]).await?;
+    cut.set_up().await?;
+    cut.start().await?;
+    write(&world, 60, 30).await?;
+    let delivered = cut.delivered(60).await?;
+    let of = by_hash(&world, "outbox_events", "hashint8(aggregate_id)", 2).await?;
+    assert_eq!(delivered, of);
+    assert_eq!(of.values().collect::<HashSet<_>>().len(), 2);
+    Ok(())
+}
+
 /// R22: of the rows that are there, each shard sends its own.
 #[tokio::test]
 async fn r22_of_rows_that_are_there_already_each_shard_notes_its_own() -> Result<()> {
