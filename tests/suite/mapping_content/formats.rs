@@ -79,7 +79,9 @@ async fn an_envelope_and_a_structured_cloudevent_hold_the_payload_as_it_is() -> 
 /// What a message says, but for its own origin.
 fn told(delivery: &Delivery) -> (Vec<u8>, String, Vec<(String, AMQPValue)>, Option<u8>) {
     let headers = more_headers(delivery);
-    let headers = headers.into_iter().map(|(name, value)| (name.to_string(), value));
+    let headers = headers
+        .into_iter()
+        .map(|(name, value)| (name.to_string(), value.clone()));
     (
         delivery.body.clone(),
         content_type(delivery),

@@ -431,7 +431,7 @@ fn data_is_a_value_a_string_or_base64_by_its_type_and_media_type() {
     );
     let error = of_type("", type_oid::TEXT, b"\xff").unwrap_err();
     assert_eq!(error, InvalidRow::NotUtf8("payload".to_owned()));
-    let error = of_type("", type_oid::BYTEA, b"\\xf").unwrap_err();
+    let error = of_type("", type_oid::BYTEA, b"\\x00f").unwrap_err();
     assert_eq!(error, InvalidRow::NotHex("payload".to_owned()));
 }
 
