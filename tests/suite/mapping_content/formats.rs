@@ -143,12 +143,17 @@ async fn cloudevents_are_written_down_for_the_sdk() -> Result<()> {
         ("cloudevents-binary", "ce-"),
         ("cloudevents-structured", "cloudEvents:"),
     ] {
-        for (kind, payload, media, data) in [
+        let kinds = [
             ("json", r#"{"a": [1, "ü\n"]}"#, None, json!({"a": [1, "ü\n"]})),
             ("text", "a \"text\"\n\\ü", None, json!("a \"text\"\n\\ü")),
             ("text", "[1, 2]", Some("application/vnd.list+json"), json!([1, 2])),
             ("bytea", "\\x00ff7a80", None, json!({"hex": "00ff7a80"})),
-        ] {
+        ];
+        // The prefix has nothing to do with the payload.
+        let kinds = kinds
+            .into_iter()
+            .take(if prefix == "cloudEvents:" { 4 } else { 1 });
+        for (kind, payload, media, data) in kinds {
             let (world, relay) =
                 world_and_relay(&format!("format = '{format}'\ncloudevents.prefix = '{prefix}'\n")).await?;
             let cast = format!(

@@ -230,6 +230,14 @@ fn object() -> impl Strategy<Value = Json> {
 async fn random_headers_never_close_the_channel_and_arrive_as_they_were_meant() -> Result<()> {
     const ROWS: usize = 400;
     let (world, relay) = world_and_relay("").await?;
+    // What each kind of queue makes of headers is its own: a stream keeps them as AMQP 1.0 has them.
+    for (name, queue) in [
+        ("quorum", QueueOptions::quorum("quorum")),
+        ("stream", QueueOptions::stream("stream")),
+    ] {
+        world.vhost.declare_queue(queue).await?;
+        world.vhost.bind(name, EXCHANGE, "order.#").await?;
+    }
     let relay = relay.start().await?;
     let recorder = world.recorder().await?;
 
