@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use lapin::types::AMQPValue;
+use lapin::types::{AMQPValue, FieldTable};
 use serde_json::{Value as Json, json};
 use walrelay_testbed::{Delivery, Recorder};
 
@@ -77,15 +77,11 @@ async fn an_envelope_and_a_structured_cloudevent_hold_the_payload_as_it_is() -> 
 }
 
 /// What a message says, but for its own origin.
-fn told(delivery: &Delivery) -> (Vec<u8>, String, Vec<(String, AMQPValue)>, Option<u8>) {
-    let headers = more_headers(delivery);
-    let headers = headers
-        .into_iter()
-        .map(|(name, value)| (name.to_string(), value.clone()));
+fn told(delivery: &Delivery) -> (Vec<u8>, String, FieldTable, Option<u8>) {
     (
         delivery.body.clone(),
         content_type(delivery),
-        headers.collect(),
+        more_headers(delivery),
         *delivery.properties.priority(),
     )
 }
