@@ -59,9 +59,10 @@ impl Field for MessageFormat {
 
 impl Field for NamedTexts {
     fn of(value: &Value) -> Option<Self> {
-        match value {
-            Value::Named(texts) => Some(texts.clone()),
-            _ => None,
+        if let Value::Named(texts) = value {
+            Some(texts.clone())
+        } else {
+            None
         }
     }
 }

@@ -123,9 +123,11 @@ impl NameUse {
 }
 
 impl HeaderEntries {
-    /// Forgets all entries and keeps the capacity.
+    /// Forgets all entries and keeps the capacity, but for what only a text took that fits into no frame.
     pub fn clear(&mut self) {
         self.bytes.clear();
+        self.bytes
+            .shrink_to(2 * usize::try_from(LARGEST).unwrap_or(usize::MAX / 2));
     }
 
     /// The entries so far.

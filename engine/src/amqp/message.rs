@@ -43,7 +43,7 @@ pub struct MessageParts<'a> {
     pub content_type: &'a str,
     /// What the message belongs to.
     pub correlation_id: &'a str,
-    /// For how many milliseconds a queue keeps the message: a number in digits, of 32 bits at most.
+    /// For how many milliseconds a queue keeps the message: a number in digits.
     pub expiration: &'a str,
     /// The message's priority in queues that know such.
     pub priority: Option<u8>,

@@ -135,66 +135,40 @@ impl BoundContent {
             Some(column) => column.optional_text(row),
             None => Ok(None),
         };
-        entries.clear();
-        let mut content_type = media_type;
-        let body = match &self.format {
-            BoundFormat::Payload | BoundFormat::Envelope => Body::Payload(payload),
+        let attributes = match &self.format {
             BoundFormat::Binary(format, _) | BoundFormat::Structured(format) => {
                 let written = created_at()?.and_then(Written::of);
                 let time = written.map_or(EventTime::Committed(committed), EventTime::Written);
-                let attributes = format.attributes(row, event, trace, time, attributes)?;
-                match &self.format {
-                    BoundFormat::Binary(_, prefix) => {
-                        attributes.as_headers(prefix, entries)?;
-                        Body::Payload(payload)
-                    }
-                    _ => {
-                        content_type = "application/cloudevents+json";
-                        Body::CloudEvent {
-                            attributes,
-                            payload,
-                            media_type,
-                        }
-                    }
-                }
+                Some(format.attributes(row, event, trace, time, attributes)?)
             }
+            BoundFormat::Payload | BoundFormat::Envelope => None,
         };
-        let use_of = |name: &[u8]| match self.format.owns(name) {
-            true => NameUse::Overridden,
-            false => NameUse::of(name),
-        };
-        let mut overridden = 0;
-        for (name, template) in &self.fixed {
-            if use_of(name.as_bytes()) == NameUse::Joins {
-                render(template, row, "outbox.headers".into(), header)?;
-                entries.text(name, &*header)?;
+        entries.clear();
+        if let (BoundFormat::Binary(_, prefix), Some(attributes)) = (&self.format, &attributes) {
+            attributes.as_headers(prefix, entries)?;
+        }
+        let (object, overridden) = self.add_headers(row, entries, header)?;
+        let (content_type, body) = match (&self.format, attributes) {
+            (BoundFormat::Structured(_), Some(attributes)) => {
+                let body = Body::CloudEvent {
+                    attributes,
+                    payload,
+                    media_type,
+                };
+                ("application/cloudevents+json", body)
             }
-        }
-        let column = match &self.headers {
-            Some(column) => column.optional_text(row)?.map(|text| (column, text.trim_ascii())),
-            None => None,
-        };
-        // An object; NULL, nothing and JSON's null say that there is none.
-        let object = column.filter(|(_, text)| !matches!(*text, "" | "null"));
-        if let Some((column, text)) = object {
-            overridden = entries
-                .object(text, use_of)
-                .map_err(|fault| InvalidRow::Headers {
-                    column: column.name.clone(),
-                    fault,
-                })?;
-        }
-        let body = match &self.format {
-            BoundFormat::Envelope => {
-                content_type = "application/json";
-                Body::Envelope {
+            (BoundFormat::Envelope, _) => {
+                let body = Body::Envelope {
                     event: *event,
                     created_at: created_at()?,
-                    headers: object.map(|(_, text)| text),
+                    headers: object,
                     media_type,
-                }
+                };
+                ("application/json", body)
             }
-            BoundFormat::Payload | BoundFormat::Binary(..) | BoundFormat::Structured(_) => body,
+            (BoundFormat::Payload | BoundFormat::Binary(..) | BoundFormat::Structured(_), _) => {
+                (media_type, Body::Payload(payload))
+            }
         };
         Ok(MessageContent {
             content_type,
@@ -205,6 +179,41 @@ impl BoundContent {
             overridden,
             body,
         })
+    }
+
+    /// Adds the headers of every message and those of the row; returns the object that the row's come from, and how many of
+    /// them the relay has itself.
+    fn add_headers<'a>(
+        &self,
+        row: &Tuple<'a>,
+        entries: &mut HeaderEntries,
+        rendered: &mut String,
+    ) -> Result<(Option<&'a str>, u64), InvalidRow> {
+        let use_of = |name: &[u8]| match self.format.owns(name) {
+            true => NameUse::Overridden,
+            false => NameUse::of(name),
+        };
+        for (name, template) in &self.fixed {
+            if use_of(name.as_bytes()).joins() {
+                render(template, row, "outbox.headers".into(), rendered)?;
+                entries.text(name, &*rendered)?;
+            }
+        }
+        let Some(column) = &self.headers else {
+            return Ok((None, 0));
+        };
+        // NULL, nothing and JSON's null say that there are none.
+        let text = column.optional_text(row)?.map(str::trim_ascii);
+        let Some(object) = text.filter(|text| !matches!(*text, "" | "null")) else {
+            return Ok((None, 0));
+        };
+        let overridden = entries
+            .object(object, use_of)
+            .map_err(|fault| InvalidRow::Headers {
+                column: column.name.clone(),
+                fault,
+            })?;
+        Ok((Some(object), overridden))
     }
 }
 

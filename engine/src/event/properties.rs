@@ -6,9 +6,9 @@ use super::mapping::{Binder, BoundColumn, MappingError, render};
 use crate::pgoutput::Tuple;
 use crate::route::{BoundTemplate, Setting, Template};
 
-/// RabbitMQ takes no more: it runs a timer of 32 bits (<https://www.rabbitmq.com/docs/ttl>), and closes the channel at
-/// anything else (406).
-const LONGEST_EXPIRATION: u32 = u32::MAX;
+/// Ten years in milliseconds. RabbitMQ closes the channel at what is no whole number or negative (406), and how far its
+/// timers go is not documented (<https://www.rabbitmq.com/docs/ttl>).
+const LONGEST_EXPIRATION: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
 
 /// The properties that one relation's rows give.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,10 +78,10 @@ impl BoundProperties {
         let expiration = self.expiration.text(row, &mut texts.expiration)?;
         let is_expiration = expiration.bytes().all(|digit| digit.is_ascii_digit())
             && expiration
-                .parse::<u32>()
+                .parse::<u64>()
                 .is_ok_and(|expiration| expiration <= LONGEST_EXPIRATION);
         if !expiration.is_empty() && !is_expiration {
-            let rule = "a whole number of milliseconds from 0 to 4294967295, in digits";
+            let rule = "a whole number of milliseconds from 0 to 315360000000, in digits";
             return Err(self.expiration.is_not(rule));
         }
         let priority = match self.priority.text(row, &mut texts.priority)? {

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use lapin::types::AMQPValue;
+use lapin::types::{AMQPValue, FieldTable};
 use serde_json::{Value as Json, json};
 use walrelay_testbed::{Delivery, Recorder};
 
@@ -77,15 +77,11 @@ async fn an_envelope_and_a_structured_cloudevent_hold_the_payload_as_it_is() -> 
 }
 
 /// What a message says, but for its own origin.
-fn told(delivery: &Delivery) -> (Vec<u8>, String, Vec<(String, AMQPValue)>, Option<u8>) {
-    let headers = more_headers(delivery);
-    let headers = headers
-        .into_iter()
-        .map(|(name, value)| (name.to_string(), value.clone()));
+fn told(delivery: &Delivery) -> (Vec<u8>, String, FieldTable, Option<u8>) {
     (
         delivery.body.clone(),
         content_type(delivery),
-        headers.collect(),
+        more_headers(delivery),
         *delivery.properties.priority(),
     )
 }
@@ -143,12 +139,17 @@ async fn cloudevents_are_written_down_for_the_sdk() -> Result<()> {
         ("cloudevents-binary", "ce-"),
         ("cloudevents-structured", "cloudEvents:"),
     ] {
-        for (kind, payload, media, data) in [
+        let kinds = [
             ("json", r#"{"a": [1, "ü\n"]}"#, None, json!({"a": [1, "ü\n"]})),
             ("text", "a \"text\"\n\\ü", None, json!("a \"text\"\n\\ü")),
             ("text", "[1, 2]", Some("application/vnd.list+json"), json!([1, 2])),
             ("bytea", "\\x00ff7a80", None, json!({"hex": "00ff7a80"})),
-        ] {
+        ];
+        // The prefix has nothing to do with the payload.
+        let kinds = kinds
+            .into_iter()
+            .take(if prefix == "cloudEvents:" { 4 } else { 1 });
+        for (kind, payload, media, data) in kinds {
             let (world, relay) =
                 world_and_relay(&format!("format = '{format}'\ncloudevents.prefix = '{prefix}'\n")).await?;
             let cast = format!(

@@ -8,7 +8,8 @@ use serde_json::{Value as Json, json};
 
 use super::parse;
 use crate::amqp::{
-    EncodedHeaders, HeaderEntries, HeaderParts, HeadersFault, Message, MessageParts, NameUse, Origin,
+    ContentHeader, EncodedHeaders, HeaderEntries, HeaderParts, HeadersFault, Message, MessageParts, NameUse,
+    Origin,
 };
 use crate::trace::TraceContext;
 
@@ -94,9 +95,18 @@ fn read(entries: &HeaderEntries) -> FieldTable {
         panic!("no content header")
     };
     let properties: &AMQPProperties = properties;
+    // A FieldTable would hide a name that comes twice.
+    let (_, _, header) = message.split();
+    let ours = ContentHeader::decode(header)
+        .unwrap()
+        .properties
+        .headers()
+        .unwrap();
+    let theirs = properties.headers().as_ref().unwrap();
+    assert_eq!(ours.iter().count(), theirs.inner().len());
     let own = ["aggregate_type", "aggregate_id", "replayed", "replay_seq"];
     let mut rest = FieldTable::default();
-    for (name, value) in properties.headers().as_ref().unwrap() {
+    for (name, value) in theirs {
         if !own.contains(&name.as_str()) {
             rest.insert(name.clone(), value.clone());
         }
