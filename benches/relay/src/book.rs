@@ -13,6 +13,8 @@ pub(crate) enum Quantity {
     RelayCpu,
     WalsenderCpu,
     BrokerCpu,
+    /// How often the relay gave the processor up for each event: few where it works on many at a time.
+    RelaySwitches,
     /// Of the server processes that a polling relay keeps busy.
     BackendCpu,
     /// The most memory ever resident, in MiB.
@@ -45,6 +47,7 @@ impl Quantity {
             Self::WalsenderCpu => "walsender_cpu",
             Self::BrokerCpu => "broker_cpu",
             Self::BackendCpu => "backend_cpu",
+            Self::RelaySwitches => "relay_switches",
             Self::PeakRss => "peak_rss",
             Self::P50 => "p50",
             Self::P99 => "p99",
@@ -63,6 +66,7 @@ impl Quantity {
         match self {
             Self::Rate | Self::Reached => "events/s",
             Self::RelayCpu | Self::WalsenderCpu | Self::BrokerCpu | Self::BackendCpu => "µs/event",
+            Self::RelaySwitches => "an event",
             Self::PeakRss | Self::Size => "MiB",
             Self::P50 | Self::P99 | Self::P999 | Self::Start => "ms",
             Self::MarkLag => "s",

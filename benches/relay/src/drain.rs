@@ -125,6 +125,8 @@ struct Reading {
     confirmed: f64,
     /// Processor time of relay, walsender and broker.
     used: [Duration; 3],
+    /// Context switches of the relay.
+    switches: u64,
 }
 
 /// What a drain has come to.
@@ -132,6 +134,8 @@ pub(crate) struct Drained {
     pub(crate) rate: f64,
     /// Processor time of relay, walsender and broker in µs an event.
     pub(crate) used: [f64; 3],
+    /// Context switches of the relay an event.
+    pub(crate) switches: f64,
 }
 
 async fn measure(
@@ -168,6 +172,7 @@ pub(crate) fn note(notes: &mut Notes<'_>, case: &str, drained: &Drained) {
     notes.note(case, Quantity::RelayCpu, relay);
     notes.note(case, Quantity::WalsenderCpu, walsender);
     notes.note(case, Quantity::BrokerCpu, broker);
+    notes.note(case, Quantity::RelaySwitches, drained.switches);
 }
 
 /// Follows a relay from the first confirm beyond `before` to the last of `events` more.
@@ -226,6 +231,7 @@ pub(crate) async fn watch(
     Ok(Drained {
         rate: count / (end.at - first.at).as_secs_f64(),
         used,
+        switches: (end.switches - first.switches) as f64 / count,
     })
 }
 
@@ -250,6 +256,7 @@ impl Reading {
             at: Instant::now(),
             confirmed,
             used,
+            switches: relay.context_switches()?,
         })
     }
 }

@@ -40,7 +40,7 @@ use stage::Stage;
 use steady::Relayer;
 
 /// Longer than any scenario takes on a slow machine.
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(420);
 
 /// Measures walrelay on private throwaway servers.
 #[derive(Debug, Parser)]

@@ -106,6 +106,7 @@ impl Run {
                 Quantity::WalsenderCpu,
                 Quantity::BackendCpu,
                 Quantity::BrokerCpu,
+                Quantity::RelaySwitches,
                 Quantity::PeakRss,
             ],
         );
