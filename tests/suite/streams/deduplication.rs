@@ -10,7 +10,7 @@ use walrelay_testbed::{
 };
 
 use super::stored::Stored;
-use crate::world::{LONG, World, insert_event};
+use crate::world::{LONG, World, insert_event, wal_end};
 
 pub(super) const STREAM: &str = "events";
 
@@ -276,5 +276,54 @@ async fn r26_two_relays_that_take_turns_store_each_event_once() -> Result<()> {
     assert_eq!(numbers(&stored)?, (0..=TURNS * EVENTS).collect::<Vec<_>>());
     first.wait_ready(LONG).await?;
     drop(second);
+    Ok(())
+}
+
+/// The first one keeps its link while the other one streams. It must not go on counting from what it read back before.
+#[tokio::test]
+async fn r26_a_relay_that_comes_back_after_another_one_loses_nothing() -> Result<()> {
+    const EVENTS: usize = 100;
+    let stage = Stage::new().await?;
+    let mut first = stage.relay().start().await?;
+    let mut second = stage.relay().build()?;
+    second.start()?;
+    second.wait_ready(LONG).await?;
+    let stored = stage.stored();
+    commit_numbered(&stage.client, 0, EVENTS).await?;
+    stored.wait_for(EVENTS).await?;
+
+    let slot = format!("slot_{}", stage.database.name());
+    let active =
+        "select active_pid from pg_replication_slots where slot_name = $1 and active_pid is not null";
+    let pid: i32 = stage.client.query_one(active, &[&slot]).await?.get(0);
+    // Long enough for the other one to take the slot, not so long that it would be noticed.
+    first.pause()?;
+    stage
+        .client
+        .execute("select pg_terminate_backend($1)", &[&pid])
+        .await?;
+    let is_taken = async || {
+        let taken = stage.client.query_opt(active, &[&slot]).await;
+        taken.is_ok_and(|row| row.is_some_and(|row| row.get::<_, i32>(0) != pid))
+    };
+    eventually("the other relay to stream", LONG, is_taken).await?;
+    first.resume()?;
+    commit_numbered(&stage.client, EVENTS, EVENTS).await?;
+    stored.wait_for(2 * EVENTS).await?;
+    // The first one is not to see these events again.
+    let end = wal_end(&stage.client).await?;
+    let flushed =
+        "select (confirmed_flush_lsn - '0/0')::bigint from pg_replication_slots where slot_name = $1";
+    let is_reported = async || {
+        let row = stage.client.query_one(flushed, &[&slot]).await;
+        row.is_ok_and(|row| row.get::<_, i64>(0) >= end)
+    };
+    eventually("the other relay to report", LONG, is_reported).await?;
+
+    second.kill().await?;
+    commit_numbered(&stage.client, 2 * EVENTS, EVENTS).await?;
+    stored.wait_for(3 * EVENTS).await?;
+    assert_eq!(numbers(&stored)?, (0..3 * EVENTS).collect::<Vec<_>>());
+    first.wait_ready(LONG).await?;
     Ok(())
 }
