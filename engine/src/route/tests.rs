@@ -342,7 +342,7 @@ fn a_rule_that_cannot_be_decided_makes_the_row_invalid() {
 #[test]
 fn a_key_of_255_bytes_is_the_longest() {
     let table = table(Vec::new(), Columns::default());
-    let of = |length| routed(&table, row(&"ü".repeat(length / 2), "x", "{}"));
+    let of = |length: usize| routed(&table, row(&"ü".repeat(length / 2), "x", "{}"));
     assert_eq!(of(254).unwrap().1.len(), 254);
     assert_eq!(
         of(256),
