@@ -276,7 +276,7 @@ fault_kinds! {
         "correct the value, or look through one table only";
     /// A template names a column that a table lacks.
     TemplateColumnMissing: Halted, "template_column_missing",
-        "correct rabbitmq.routing_key or rabbitmq.exchange, or add that column to the table";
+        "correct the template or rule that is named, or add that column to the table";
     /// The payload column has a type that no body can be made of.
     PayloadType: Halted, "payload_type",
         "make the payload column json, jsonb, text or bytea";

@@ -4,9 +4,11 @@
 //! with them, and makes plain values of them. Nothing here knows another module of walrelay: what a URL or a
 //! template must look like, its own module says by way of [`Sources::validators`].
 
+mod condition;
 mod content;
 mod contradictions;
 mod env;
+mod field;
 mod file;
 mod key;
 mod keys;
@@ -17,6 +19,7 @@ mod named;
 mod problem;
 mod rules;
 mod suggest;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -27,8 +30,10 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+pub use condition::ConditionValue;
 pub use content::{ContentConfig, MessageFormat};
 pub use env::{CONFIG as CONFIG_VARIABLE, PREFIX as VARIABLE_PREFIX, UnknownVariable};
+pub use field::FieldValue;
 pub use key::{Key, Kind, Presence};
 pub use keys::KEYS;
 pub use layers::Settings;
@@ -36,12 +41,12 @@ pub use log_levels::{LogLevels, NotALevel};
 pub use named::NamedTexts;
 pub use problem::{ConfigError, Origin, Pointed, Problem, ProblemKind};
 pub use rules::Rule;
+pub use tables::{ColumnsConfig, OutboxConfig, Preset, RouteConfig};
 pub use types::{
-    AdminConfig, AfterPublish, AuthMechanism, ColumnsConfig, Config, DeliveryConfig, ExchangeType,
-    FailurePolicy, LogConfig, LogFormat, OnSlotLost, Ordering, OtelConfig, OutboxConfig, PostgresConfig,
-    Preset, RabbitmqConfig, RouteConfig, SinkChoice,
+    AdminConfig, AfterPublish, AuthMechanism, Config, DeliveryConfig, ExchangeType, FailurePolicy, LogConfig,
+    LogFormat, OnSlotLost, Ordering, OtelConfig, PostgresConfig, RabbitmqConfig, SinkChoice,
 };
-pub use value::{ConditionValue, FieldValue, Value};
+pub use value::Value;
 
 use layers::{Layer, Setting};
 

@@ -1,6 +1,7 @@
 //! What single values must fulfil beyond their kind.
 
-use super::value::{FieldValue, Value};
+use super::field::FieldValue;
+use super::value::Value;
 
 /// A check of one value; the error completes "must be ...".
 pub type Rule = fn(&Value) -> Result<(), &'static str>;

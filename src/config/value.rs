@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use secrecy::{ExposeSecret as _, SecretString};
-use toml::de::{DeTable, DeValue};
+use toml::de::DeValue;
 
+use super::condition::ConditionValue;
+use super::field::FieldValue;
 use super::key::{Key, Kind};
 use super::log_levels::LogLevels;
 use super::named::NamedTexts;
@@ -49,101 +51,6 @@ pub enum Value {
     Address(SocketAddr),
     /// Of [`Kind::LogLevels`].
     LogLevels(LogLevels),
-}
-
-/// Where a field of an event comes from, as configured.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FieldValue {
-    /// The column of this name, as PostgreSQL stores it.
-    Column(String),
-    /// This text, for every event.
-    Constant(String),
-    /// Nowhere.
-    Absent,
-}
-
-/// What one value of a row must be, as configured.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConditionValue {
-    /// The field, column, or path into one.
-    pub of: String,
-    /// The texts that it may be; at least one.
-    pub any_of: Vec<String>,
-}
-
-impl ConditionValue {
-    /// Reads `{ aggregate_type = "order" }`. A key with dots is a path, in quotes or not.
-    fn from_table(table: &DeTable<'_>) -> Option<Vec<Self>> {
-        let mut conditions = Vec::new();
-        Self::collect("", table, &mut conditions)?;
-        (!conditions.is_empty()).then_some(conditions)
-    }
-
-    fn collect(prefix: &str, table: &DeTable<'_>, conditions: &mut Vec<Self>) -> Option<()> {
-        for (name, value) in table {
-            let of = match prefix {
-                "" => name.get_ref().to_string(),
-                prefix => format!("{prefix}.{}", name.get_ref()),
-            };
-            let value = value.get_ref();
-            if let Some(inner) = value.as_table() {
-                Self::collect(&of, inner, conditions)?;
-                continue;
-            }
-            let any_of = match value.as_array() {
-                Some(items) if items.is_empty() => return None,
-                Some(items) => {
-                    let texts = items.iter().map(|item| scalar(item.get_ref()));
-                    texts.collect::<Option<_>>()?
-                }
-                None => vec![scalar(value)?],
-            };
-            conditions.push(Self { of, any_of });
-        }
-        Some(())
-    }
-}
-
-/// A text, or how a row would write a whole number or a boolean of JSON.
-fn scalar(value: &DeValue<'_>) -> Option<String> {
-    if let DeValue::Boolean(on) = value {
-        return Some(on.to_string());
-    }
-    match value.as_integer() {
-        Some(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
-        Some(_) => None,
-        None => value.as_str().map(str::to_owned),
-    }
-}
-
-impl FieldValue {
-    /// Reads a column's name, nothing, or an inline table as in a file.
-    fn from_text(text: &str) -> Option<Self> {
-        if text.is_empty() {
-            return Some(Self::Absent);
-        }
-        if !text.trim_start().starts_with('{') {
-            return Some(Self::Column(text.to_owned()));
-        }
-        let document = format!("field = {text}");
-        let document = DeTable::parse(&document).ok()?;
-        let (_, field) = document.get_ref().iter().next()?;
-        let table = field.get_ref().as_table()?;
-        (document.get_ref().len() == 1)
-            .then(|| Self::from_table(table))
-            .flatten()
-    }
-
-    /// Reads `{ value = "..." }`.
-    fn from_table(table: &DeTable<'_>) -> Option<Self> {
-        let mut entries = table.iter();
-        match (entries.next(), entries.next()) {
-            (Some((name, value)), None) if name.get_ref() == "value" => {
-                Some(Self::Constant(value.get_ref().as_str()?.to_owned()))
-            }
-            _ => None,
-        }
-    }
 }
 
 impl Value {
@@ -468,12 +375,10 @@ pub(super) fn to_toml(value: &Value) -> String {
                 .iter()
                 .map(|text| quoted(&super::mask::masked(text.expose_secret()))),
         ),
-        Value::Field(FieldValue::Column(name)) => quoted(name),
-        Value::Field(FieldValue::Constant(text)) => format!("{{ value = {} }}", quoted(text)),
-        Value::Field(FieldValue::Absent) => quoted(""),
+        Value::Field(field) => field.to_toml(),
         Value::Named(texts) => texts.to_toml(),
         Value::Conditions(conditions) => {
-            let conditions: Vec<_> = conditions.iter().map(condition).collect();
+            let conditions: Vec<_> = conditions.iter().map(ConditionValue::to_toml).collect();
             format!("{{ {} }}", conditions.join(", "))
         }
         Value::Path(path) => quoted(&path.to_string_lossy()),
@@ -487,18 +392,8 @@ pub(super) fn to_toml(value: &Value) -> String {
     }
 }
 
-fn condition(condition: &ConditionValue) -> String {
-    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let of = match condition.of.chars().all(is_bare) {
-        true => condition.of.clone(),
-        false => quoted(&condition.of),
-    };
-    let any_of = condition.any_of.iter().map(|text| quoted(text));
-    format!("{of} = {}", listing(any_of))
-}
-
 /// A list; a single item stands for itself.
-fn listing(items: impl Iterator<Item = String>) -> String {
+pub(super) fn listing(items: impl Iterator<Item = String>) -> String {
     let items: Vec<_> = items.collect();
     match items.as_slice() {
         [one] => one.clone(),

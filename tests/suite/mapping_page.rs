@@ -7,19 +7,23 @@ use anyhow::{Context as _, Result, ensure};
 
 const PAGE: &str = include_str!("../../docs/mapping.md");
 
-/// A configuration file needs the URLs, which nobody connects to here.
-const URLS: &str = "postgres.url = 'postgres://u@localhost/shop'\nrabbitmq.uri = 'amqp://u@localhost'\n";
+/// What every configuration needs, though nobody connects here.
+const URLS: [(&str, &str); 2] = [
+    ("WALRELAY_POSTGRES_URL", "postgres://u@localhost/shop"),
+    ("WALRELAY_RABBITMQ_URI", "amqp://u@localhost"),
+];
 
 /// Runs `walrelay route` with this configuration and this row on stdin.
 fn routed(toml: &str, row: &str, arguments: &[&str]) -> Result<Output> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("walrelay.toml");
-    std::fs::write(&file, format!("{URLS}{toml}"))?;
+    std::fs::write(&file, toml)?;
     let mut child = Command::new(env!("CARGO_BIN_EXE_walrelay"))
         .args(["route", "--json", "-", "--config"])
         .arg(&file)
         .args(arguments)
         .env_clear()
+        .envs(URLS)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -109,7 +113,7 @@ fn the_mistake_of_the_page_is_shown_as_it_says() -> Result<()> {
     let output = routed(toml, "{}", &[])?;
     let problem = String::from_utf8(output.stderr)?;
     let (place, problem) = problem.split_once(": ").context("a place")?;
-    assert!(place.ends_with("walrelay.toml:5"), "{place}");
+    assert!(place.ends_with("walrelay.toml:3"), "{place}");
     assert_eq!((problem, output.status.code()), (said, Some(78)));
     Ok(())
 }

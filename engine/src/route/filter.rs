@@ -73,11 +73,11 @@ fn words(out: &mut String, start: usize, separator: char) {
             is_due = is_in_text;
             return;
         }
-        let begins_word = c.is_uppercase()
+        let begins_word = is_capital(c)
             && before.is_some_and(|before| {
                 before.is_lowercase()
                     || before.is_numeric()
-                    || (before.is_uppercase() && after.is_some_and(char::is_lowercase))
+                    || (is_capital(before) && after.is_some_and(char::is_lowercase))
             });
         if is_due || begins_word {
             out.push(separator);
@@ -85,6 +85,11 @@ fn words(out: &mut String, start: usize, separator: char) {
         out.extend(c.to_lowercase());
         (is_due, is_in_text) = (false, true);
     });
+}
+
+/// A capital that has a small letter: of the alphabets of mathematics those have none.
+fn is_capital(c: char) -> bool {
+    c.is_uppercase() && !c.to_lowercase().eq([c])
 }
 
 #[cfg(test)]
@@ -113,6 +118,7 @@ mod tests {
             ("Shop.OrderCreated", "shop.order_created"),
             ("ÄrgerÜber", "ärger_über"),
             ("order_created", "order_created"),
+            ("A\u{1d468}", "a\u{1d468}"),
             ("", ""),
             ("-", ""),
         ] {

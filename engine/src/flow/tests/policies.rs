@@ -5,6 +5,7 @@ use super::rig::{
 };
 use crate::flow::{FlowConfig, Intake, Timeout};
 use crate::policy::{Policies, Policy};
+use crate::route::{Condition, Reference, Rule};
 use crate::window::Failure;
 
 /// R8.
@@ -189,4 +190,51 @@ fn what_is_held_says_how_often_it_was_tried() {
     rig.nack(2);
     let held = rig.flow.held().unwrap();
     assert_eq!((held.attempts, held.failure), (2, &Failure::Nacked));
+}
+
+/// R8 to R10, for each rule.
+#[test]
+fn the_policy_of_a_rule_counts_before_the_general_one_for_returned_messages_alone() {
+    let mut config = config_with(Policy::Hold);
+    let route = &mut config.tables[0].route;
+    let rule = |aggregate: &str, on_unroutable| Rule {
+        when: vec![Condition::new(
+            Reference::parse("aggregate_id").unwrap(),
+            [aggregate],
+        )],
+        exchange: route.exchange.clone(),
+        routing_key: route.routing_key.clone(),
+        on_unroutable,
+    };
+    route.rules = vec![
+        rule("dropped", Some(Policy::Discard)),
+        rule("aside", Some(Policy::DeadLetter)),
+        rule("silent", None),
+    ];
+    let mut rig = Rig::started(config);
+    rig.transaction_about(100, &["dropped", "aside", "silent", "other"]);
+    rig.publish();
+    for place in 0..4 {
+        rig.return_and_ack((100, place), place + 1);
+    }
+    assert_eq!(rig.discarded(), [((100, 0), Some("100:0".to_owned()))]);
+    assert_eq!(rig.flow.set_aside_count(), 1);
+    assert_eq!(rig.flow.held_count(), 2, "the rule without a policy, and no rule");
+}
+
+#[test]
+fn an_invalid_row_has_the_general_policy_whatever_its_rule_says() {
+    let mut config = config_with(Policy::Hold);
+    let route = &mut config.tables[0].route;
+    route.rules = vec![Rule {
+        when: Vec::new(),
+        exchange: route.exchange.clone(),
+        routing_key: route.routing_key.clone(),
+        on_unroutable: Some(Policy::Discard),
+    }];
+    let mut rig = Rig::started(config);
+    rig.take(&begin(100, 1));
+    rig.take(&OutboxRow::invalid("a").insert());
+    rig.take(&commit(100));
+    assert_eq!((rig.discarded(), rig.flow.held_count()), (Vec::new(), 1));
 }
