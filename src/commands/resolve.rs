@@ -13,7 +13,7 @@ use walrelay_engine::route::Template;
 use walrelay_engine::window::WindowLimits;
 
 use super::WrongUsage;
-use super::outbox::{outbox_tables, outboxes, route};
+use super::outbox::{outbox_tables, outboxes, retention_without_time, route};
 use crate::cli::ReplayArgs;
 use crate::config::{
     Agreement, AuthMechanism, Config, ConfigError, ExchangeType, FailurePolicy, OnSlotLost, Ordering,
@@ -21,6 +21,7 @@ use crate::config::{
 };
 use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 use crate::postgres;
+use crate::postgres::marker::{MarkSet, Unsent};
 use crate::postgres::rows::Filter;
 use crate::postgres::{
     ConnectTarget, Outbox, PublicationName, QualifiedTable, RecoverOptions, SlotName, Source, StartOptions,
@@ -42,6 +43,8 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("postgres.publication", check::<PublicationName>),
     ("postgres.ignore_tables", check::<QualifiedTable>),
     ("outbox.table", check::<QualifiedTable>),
+    ("outbox.unsent", check::<Unsent>),
+    ("outbox.mark_set", check::<MarkSet>),
     ("otel.endpoint", check_otel_endpoint),
     ("rabbitmq.uri", |text| Ok(BrokerUri::parse(text).map(drop)?)),
     ("rabbitmq.management", |text| {
@@ -55,13 +58,16 @@ pub(super) const VALIDATORS: &[Validator] = &[
 ];
 
 /// What values of the configuration must agree on, beyond what it can know itself.
-pub(super) const AGREEMENTS: &[Agreement] = &[("rabbitmq.declare.exchange_type", |config| {
-    let is_fixed = |name: Template| name.as_constant().is_some_and(|name| !name.is_empty());
-    let can_declare = Template::parse(&config.rabbitmq.exchange).is_ok_and(is_fixed);
-    (config.rabbitmq.declare.is_some() && !can_declare).then_some(
+pub(super) const AGREEMENTS: &[Agreement] = &[
+    ("outbox.retention.keep_sent", retention_without_time),
+    ("rabbitmq.declare.exchange_type", |config| {
+        let is_fixed = |name: Template| name.as_constant().is_some_and(|name| !name.is_empty());
+        let can_declare = Template::parse(&config.rabbitmq.exchange).is_ok_and(is_fixed);
+        (config.rabbitmq.declare.is_some() && !can_declare).then_some(
         "rabbitmq.declare cannot declare an exchange with a column in its name, nor the default exchange: leave it out",
     )
-})];
+    }),
+];
 
 fn check<T: std::str::FromStr<Err: Error + Send + Sync + 'static>>(
     text: &str,

@@ -32,6 +32,7 @@ mod link;
 mod load;
 mod logs;
 mod main_path;
+mod mapping_columns;
 mod marks;
 mod marks_limits;
 mod moving;

@@ -6,6 +6,7 @@ use crate::postgres::catalog::{ServerFacts, TableFacts, column};
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::Error;
 use crate::postgres::identifier::QualifiedTable;
+use crate::postgres::marker;
 use crate::postgres::preflight::{Source, Unfit};
 use crate::postgres::table_use::Use;
 
@@ -19,7 +20,7 @@ const OWNERS: Use = Use::own(
 /// that it took over from a slot that is gone.
 ///
 /// # Errors
-/// [`Unfit::MarksOwned`] where another slot that exists marks them; or a statement fails.
+/// [`Unfit::Marker`], or [`Unfit::MarksOwned`] where another slot that exists marks them; or a statement fails.
 pub(in crate::postgres) async fn claim(
     session: &ControlSession,
     source: &Source,
@@ -28,6 +29,7 @@ pub(in crate::postgres) async fn claim(
     let mut taken = Vec::new();
     for outbox in &source.outboxes {
         let table = &outbox.table;
+        marker::check(session, outbox).await?;
         let facts = TableFacts::read(session, table, None, server.version).await?;
         let marks = facts.and_then(|facts| outbox.marks(|name| facts.has_column(name)));
         if AfterPublish::of(outbox.after_publish, marks.is_some()) == AfterPublish::Keep {
