@@ -134,9 +134,12 @@ fn still_unsent(marker: &Marker, columns: &[(String, String)]) -> String {
             None => format!("t.{quoted}"),
         }
     });
+    // What is made of a NULL says nothing of other rows.
+    let set: Vec<_> = marker.set.columns().map(quote_identifier).collect();
     format!(
-        "select ({}) is true from (select {} from (select {}) t) t",
+        "select {} is true and pg_catalog.num_nulls({}) = 0 from (select {} from (select {}) t) t",
         marker.unsent.condition(),
+        set.join(", "),
         marked.collect::<Vec<_>>().join(", "),
         nulls.collect::<Vec<_>>().join(", ")
     )

@@ -156,7 +156,7 @@ pub(in crate::postgres) fn check_columns(facts: &TableFacts, outbox: &Outbox) ->
     match outbox.needed().find(|(_, name)| !facts.has_column(name)) {
         Some((field, column)) => Err(Unfit::ColumnMissing {
             table: outbox.table.clone(),
-            hint: hint(facts, &column),
+            hint: hint(facts, &column, field),
             column,
             field,
         }),
@@ -165,13 +165,13 @@ pub(in crate::postgres) fn check_columns(facts: &TableFacts, outbox: &Outbox) ->
 }
 
 /// What may have been meant by the name of a column that is not there.
-fn hint(facts: &TableFacts, column: &str) -> Option<String> {
+fn hint(facts: &TableFacts, column: &str, field: &str) -> Option<String> {
     let of_debezium = Columns::debezium();
     let is_of_debezium = of_debezium
         .required()
         .into_iter()
         .all(|(_, name)| facts.has_column(name));
-    if is_of_debezium {
+    if is_of_debezium && column == field {
         return Some("; its columns are those of outbox.preset = \"debezium\"".to_owned());
     }
     let distances = facts.columns.iter().map(|candidate| {
