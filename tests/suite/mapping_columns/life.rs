@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use walrelay_testbed::{Recorder, Relay};
 
-use super::{AWKWARD, BLANKS, DEBEZIUM, Shape, stable, wait_for, well};
+use super::{AWKWARD, BLANKS, DEBEZIUM, Shape, TEXTS, stable, wait_for, well};
 use crate::setup::{last_line, said, stop};
 use crate::world::{EXCHANGE, LONG, QUEUE, World, text};
 
@@ -57,8 +57,7 @@ async fn a_table_of_awkward_names_lives_its_whole_life() -> Result<()> {
     );
     let doctor = relay.run_command(&["doctor"]).await?;
     insta::assert_snapshot!("doctor_of_awkward_names", about_table(&doctor.stdout));
-    let unsent = AWKWARD.insert(&world, "unheard", 1).await?;
-    wait_for(&world, DEAD_LETTERS, "1").await?;
+    let waiting = text(&world.client, "select event_id from walrelay.dead_letters").await?;
     let purge = relay
         .run_command(&["purge", "--older-than", "1ms", "--yes"])
         .await?;
@@ -69,7 +68,7 @@ async fn a_table_of_awkward_names_lives_its_whole_life() -> Result<()> {
             "select string_agg(\"Event Id\"::text, ',') from outbox"
         )
         .await?,
-        unsent[0],
+        waiting,
         "the dead letter's row stays"
     );
     Ok(())
@@ -79,6 +78,32 @@ async fn a_table_of_awkward_names_lives_its_whole_life() -> Result<()> {
 async fn ids_of_a_fixed_length_keep_their_blanks_through_the_whole_life() -> Result<()> {
     let (_world, _relay, recorder) = live(&BLANKS).await?;
     assert!(recorder.message_ids().iter().all(|id| id.chars().count() == 40));
+    Ok(())
+}
+
+/// Both must say so before a row is deleted: the time and the mark.
+#[tokio::test]
+async fn a_table_of_text_ids_with_a_flag_and_a_time_lives_its_whole_life() -> Result<()> {
+    let (world, relay, _recorder) = live(&TEXTS).await?;
+    let sql = "insert into outbox (id, aggregate_type, aggregate_id, event_type, payload, sent_on)
+               values ('unmarked', 'shop', '42', 'order', '{}', now() - interval '1 day')";
+    world.client.batch_execute(sql).await?;
+    let count = relay
+        .run_command(&["purge", "--older-than", "1ms", "--dry-run"])
+        .await?;
+    assert_eq!(well(&count)?, "16 rows of public.outbox would be deleted\n");
+    let purge = relay
+        .run_command(&["purge", "--older-than", "1ms", "--yes"])
+        .await?;
+    assert_eq!(well(&purge)?, "deleted 16 rows of public.outbox\n");
+    assert_eq!(
+        text(
+            &world.client,
+            "select string_agg(event_type || coalesce(done::text, ' unmarked'), ', ' order by event_type) from outbox"
+        )
+        .await?,
+        "order unmarked, unheard unmarked"
+    );
     Ok(())
 }
 
@@ -129,6 +154,10 @@ async fn live(shape: &Shape<'_>) -> Result<(World, Relay, Recorder)> {
     replay(shape, &relay, &recorder, &expected).await?;
     let count = expected.len();
 
+    // One that waits from now on: its row is neither marked nor sent again.
+    shape.insert(&world, "unheard", 1).await?;
+    wait_for(&world, DEAD_LETTERS, "1").await?;
+
     // Rows that were published and not marked, as after a crash.
     stop(&mut relay).await?;
     expected.extend(shape.insert(&world, "order", 3).await?);
@@ -141,7 +170,7 @@ async fn live(shape: &Shape<'_>) -> Result<(World, Relay, Recorder)> {
     relay.kill().await?;
     other.batch_execute("rollback").await?;
     relay.start()?;
-    shape.wait_unsent(&world, 0).await?;
+    shape.wait_unsent(&world, 1).await?;
 
     // A slot that is lost.
     stop(&mut relay).await?;
@@ -156,7 +185,7 @@ async fn live(shape: &Shape<'_>) -> Result<(World, Relay, Recorder)> {
     );
     relay.start()?;
     recorder.wait_for_distinct(count + 5, LONG).await?;
-    shape.wait_unsent(&world, 0).await?;
+    shape.wait_unsent(&world, 1).await?;
     relay.wait_ready(LONG).await?;
     assert_eq!(recorder.distinct_ids(), expected.into_iter().collect());
     let routes = relay.run_command(&["doctor", "--routes"]).await?.stdout;

@@ -55,6 +55,16 @@ const BLANKS: Shape<'_> = Shape {
     unsent: "done is null",
 };
 
+/// Ids of any text, and a flag that is set together with a time.
+const TEXTS: Shape<'_> = Shape {
+    create: "create table outbox (id text primary key, aggregate_type text not null, aggregate_id text not null, event_type text not null,
+                 payload text not null, done boolean, sent_on timestamptz, created_at timestamptz not null default clock_timestamp());
+             create sequence numbers",
+    settings: "unsent = 'done is null'\nmark_set = 'done = true, sent_on = clock_timestamp()'\n\
+               [outbox.columns]\nsent_at = 'sent_on'",
+    ..BLANKS
+};
+
 impl Shape<'_> {
     /// A world with the table, in which events of the type `order` find the queue.
     async fn world(&self) -> Result<World> {
