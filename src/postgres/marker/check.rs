@@ -84,7 +84,8 @@ fn is_about_the_text(state: SqlState) -> bool {
         && ["42", "22", "0A"].iter().any(|class| state.starts_with(class))
 }
 
-/// Looks whether a marked row is no longer unsent, as far as that can be told of a row of NULLs. Not within a transaction.
+/// Looks whether a marked row is no longer unsent, as far as that can be told of a row of NULLs. In a transaction that is read
+/// only, so that no function of an operator's changes anything; it may be broken afterwards.
 ///
 /// # Errors
 /// [`Unfit::Marker`], or the session is gone.
@@ -102,14 +103,9 @@ pub(in crate::postgres) async fn check_end(session: &ControlSession, outbox: &Ou
     for row in &rows {
         columns.push((column(row, 0, PURPOSE)?, column(row, 1, PURPOSE)?));
     }
-    // Read only, so that no function of an operator's changes anything.
-    session
-        .run(PURPOSE, client.batch_execute("begin read only"))
-        .await?;
     let asked = session
         .run(PURPOSE, client.query_one(&still_unsent(marker, &columns), &[]))
         .await;
-    session.run(PURPOSE, client.batch_execute("rollback")).await?;
     // What cannot be told of such a row is no fault.
     let is_still_unsent = asked.is_ok_and(|row| column(&row, 0, PURPOSE).unwrap_or(false));
     match is_still_unsent {

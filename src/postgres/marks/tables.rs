@@ -1,5 +1,7 @@
 //! Whether and how the rows of each table can be marked.
 
+use std::time::Duration;
+
 use tokio_postgres::types::ToSql;
 use walrelay_engine::event::AfterPublish;
 
@@ -13,6 +15,10 @@ use crate::postgres::outbox::{Marks, Outbox};
 use crate::postgres::preflight::{Source, Unfit};
 use crate::postgres::settled::STORE_PRIVILEGES;
 use crate::postgres::table_use::{Grantor, Use};
+
+/// How long a look at a marker waits for a lock on the table: hardly, since marks are to fail in time for it to be recorded
+/// before a position is reported without them (R18).
+const LOOK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// How the rows of one table are marked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -292,9 +298,16 @@ async fn look_at_marker(session: &ControlSession, plan: &TablePlan) -> Result<Op
     if outbox.marker.is_none() {
         return Ok(None);
     }
+    // A lock on the table must not hold up the work that waits for this look; what is read only changes nothing.
+    let begin = format!(
+        "begin read only; set local lock_timeout = {}",
+        LOOK_TIMEOUT.as_millis()
+    );
+    session
+        .run(PURPOSE, session.client().batch_execute(&begin))
+        .await?;
     let looked = async {
         marker::check(session, outbox).await?;
-        marker::check_end(session, outbox).await?;
         let (Some(Change { change, lock, due }), table) = (plan.change(), outbox.table.quoted()) else {
             return Ok(());
         };
@@ -303,9 +316,14 @@ async fn look_at_marker(session: &ControlSession, plan: &TablePlan) -> Result<Op
         let sql = format!(
             "explain {change} where {due} and t.{id} = any(array(select t.{id} from {table} t where {due} for {lock}))"
         );
-        session.run(PURPOSE, session.client().batch_execute(&sql)).await
+        session.run(PURPOSE, session.client().batch_execute(&sql)).await?;
+        marker::check_end(session, outbox).await
     };
-    let Err(error) = looked.await else {
+    let looked = looked.await;
+    session
+        .run(PURPOSE, session.client().batch_execute("rollback"))
+        .await?;
+    let Err(error) = looked else {
         return Ok(None);
     };
     if let Some(Unfit::Marker(unfit)) = error.unfit() {
@@ -316,6 +334,8 @@ async fn look_at_marker(session: &ControlSession, plan: &TablePlan) -> Result<Op
             table: outbox.table.clone(),
             grant: plan.grant(),
         })),
+        // The mark itself will tell.
+        Some(SqlState::LOCK_NOT_AVAILABLE) => Ok(None),
         _ => Err(error),
     }
 }

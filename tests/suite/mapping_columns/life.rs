@@ -5,7 +5,7 @@ use walrelay_testbed::{Recorder, Relay};
 
 use super::{AWKWARD, BLANKS, DEBEZIUM, Shape, TEXTS, stable, wait_for, well};
 use crate::setup::{last_line, said, stop};
-use crate::world::{EXCHANGE, LONG, QUEUE, World, text};
+use crate::world::{EXCHANGE, LONG, QUEUE, World, text, wal_end};
 
 const DEAD_LETTERS: &str = "select count(*)::text from walrelay.dead_letters";
 
@@ -154,19 +154,26 @@ async fn live(shape: &Shape<'_>) -> Result<(World, Relay, Recorder)> {
     replay(shape, &relay, &recorder, &expected).await?;
     let count = expected.len();
 
-    // One that waits from now on: its row is neither marked nor sent again.
-    shape.insert(&world, "unheard", 1).await?;
-    wait_for(&world, DEAD_LETTERS, "1").await?;
-
-    // Rows that were published and not marked, as after a crash.
+    // Rows that were published and not marked, as after a crash; and one of a dead letter that waits from now on: it is neither
+    // marked nor sent again.
     stop(&mut relay).await?;
     expected.extend(shape.insert(&world, "order", 3).await?);
+    shape.insert(&world, "unheard", 1).await?;
     let other = world.database.client().await?;
     other
         .batch_execute("begin; lock table outbox in share mode")
         .await?;
     relay.start()?;
     recorder.wait_for_distinct(count + 3, LONG).await?;
+    wait_for(&world, DEAD_LETTERS, "1").await?;
+    // R18: for so long the position waits for the marks. Then they are the sweep's.
+    world.wait_flushed(wal_end(&world.client).await?).await?;
+    wait_for(
+        &world,
+        "select settled_complete::text from walrelay.state",
+        "false",
+    )
+    .await?;
     relay.kill().await?;
     other.batch_execute("rollback").await?;
     relay.start()?;
