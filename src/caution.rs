@@ -78,7 +78,7 @@ cautions! {
         "set the column not null: a row without a value in it is invalid and held";
     /// Marks are dearer than they need be.
     MarkIndexed: "mark_indexed",
-        "drop the index or its predicate on sent_at: each mark has to write to it, and to all others of the row";
+        "drop the index, or what it holds or asks of the columns that marks set: each mark has to write to it, and to all others of the row";
     /// The broker may refuse what the settings let through.
     MessageLimit: "message_limit",
         "raise max_message_size of the broker, or lower delivery.max_message_bytes or delivery.max_event_bytes";

@@ -260,13 +260,13 @@ fault_kinds! {
         "run `walrelay setup`, or alter publication ... add table ...";
     /// A configured table does not exist.
     TableMissing: Halted, "table_missing",
-        "create the outbox table (`walrelay setup` does) or correct outbox.table";
+        "create the outbox table (`walrelay setup` does, unless outbox.columns names other columns) or correct outbox.table";
     /// A configured table is unlogged or temporary: its rows never reach the WAL.
     TableUnlogged: Halted, "table_unlogged",
         "alter table ... set logged";
     /// A table lacks a column that an event needs.
     ColumnMissing: Halted, "column_missing",
-        "give the outbox table the columns id, aggregate_type, aggregate_id, event_type and payload; if the slot stands before \
+        "give the outbox table the columns id, aggregate_type, aggregate_id, event_type and payload, or name others in outbox.columns; if the slot stands before \
          rows without them, `walrelay recover --new-slot` goes past these";
     /// A table lacks what a command, or the upkeep of its rows, goes by: a column, a unique index.
     TableUnfit: Halted, "table_unfit",

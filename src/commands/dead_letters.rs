@@ -14,24 +14,24 @@ use crate::cli::{
 use crate::config::Loaded;
 use crate::postgres::dead_letters::{self, Columns, DeadLetter, Filter, State, Summary};
 use crate::postgres::skips::Selector;
-use crate::postgres::{Connector, SlotName};
+use crate::postgres::{Connector, SlotName, Source};
 
 /// Ids repeat, but not so often that more could be looked at.
 const SHOWN: u32 = 20;
 
 pub(super) fn execute(command: &DeadLettersCommand, loaded: &Loaded) -> anyhow::Result<Exit> {
     let (connector, source) = resolve::database(&loaded.config)?;
-    let slot = &source.slot;
     match command {
-        DeadLettersCommand::List(args) => list(args, &connector, slot),
-        DeadLettersCommand::Show(args) => show(args, &connector, slot),
-        DeadLettersCommand::Retry(args) => retry(args, &connector, slot),
-        DeadLettersCommand::Discard(args) => discard(args, &connector, slot),
+        DeadLettersCommand::List(args) => list(args, &connector, &source),
+        DeadLettersCommand::Show(args) => show(args, &connector, &source),
+        DeadLettersCommand::Retry(args) => retry(args, &connector, &source),
+        DeadLettersCommand::Discard(args) => discard(args, &connector, &source),
     }
 }
 
-fn list(args: &DeadLettersListArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let mut filter = filter(&args.filter, None);
+fn list(args: &DeadLettersListArgs, connector: &Connector, source: &Source) -> anyhow::Result<Exit> {
+    let slot = &source.slot;
+    let mut filter = filter(&args.filter, None, source);
     filter.states = match args.state {
         Some(state) => vec![state],
         None => vec![State::Pending, State::Retrying],
@@ -55,8 +55,9 @@ fn list(args: &DeadLettersListArgs, connector: &Connector, slot: &SlotName) -> a
     Ok(Exit::Clean)
 }
 
-fn show(args: &DeadLettersShowArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
-    let filter = filter(&FilterArgs::default(), Some(&args.event));
+fn show(args: &DeadLettersShowArgs, connector: &Connector, source: &Source) -> anyhow::Result<Exit> {
+    let slot = &source.slot;
+    let filter = filter(&FilterArgs::default(), Some(&args.event), source);
     let found = block_on(in_session(connector, slot, async |session| {
         dead_letters::show(session, slot, &filter, SHOWN).await
     }))?
@@ -80,9 +81,10 @@ fn show(args: &DeadLettersShowArgs, connector: &Connector, slot: &SlotName) -> a
     Ok(Exit::Clean)
 }
 
-fn retry(args: &DeadLettersRetryArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
+fn retry(args: &DeadLettersRetryArgs, connector: &Connector, source: &Source) -> anyhow::Result<Exit> {
+    let slot = &source.slot;
     let what = "retry delivers everything that the filter takes";
-    let Some(filter) = agreed(&args.chosen, connector, slot, what, |letters| {
+    let Some(filter) = agreed(&args.chosen, connector, source, what, |letters| {
         format!("Deliver {letters} of slot {slot} again?")
     })?
     else {
@@ -102,9 +104,10 @@ fn retry(args: &DeadLettersRetryArgs, connector: &Connector, slot: &SlotName) ->
     Ok(Exit::Clean)
 }
 
-fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, slot: &SlotName) -> anyhow::Result<Exit> {
+fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, source: &Source) -> anyhow::Result<Exit> {
+    let slot = &source.slot;
     let what = "discard gives up everything that the filter takes";
-    let Some(filter) = agreed(&args.chosen, connector, slot, what, |letters| {
+    let Some(filter) = agreed(&args.chosen, connector, source, what, |letters| {
         format!("Discard {letters} of slot {slot}? What is discarded is not delivered.")
     })?
     else {
@@ -129,15 +132,15 @@ fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, slot: &SlotName
 fn agreed(
     args: &ChosenArgs,
     connector: &Connector,
-    slot: &SlotName,
+    source: &Source,
     what: &str,
     question: impl FnOnce(&str) -> String,
 ) -> anyhow::Result<Option<Filter>> {
-    let filter = filter(&args.filter, args.event.as_ref());
+    let filter = filter(&args.filter, args.event.as_ref(), source);
     if args.yes || is_exact(&filter) {
         return Ok(Some(filter));
     }
-    let pending = pending(&filter, connector, slot)?;
+    let pending = pending(&filter, connector, &source.slot)?;
     let letters = counted(pending, "dead letter", "dead letters");
     if pending == 0 || confirmed(what, &question(&letters))? {
         return Ok(Some(filter));
@@ -169,7 +172,7 @@ fn nothing_matches(slot: &SlotName, filter: &Filter) -> anyhow::Result<Exit> {
     Ok(Exit::Clean)
 }
 
-fn filter(args: &FilterArgs, event: Option<&Selector>) -> Filter {
+fn filter(args: &FilterArgs, event: Option<&Selector>, source: &Source) -> Filter {
     let (event_id, position) = match event {
         Some(Selector::EventId(id)) => (Some(id.clone()), None),
         Some(Selector::Position(position)) => (None, Some(*position)),
@@ -179,6 +182,7 @@ fn filter(args: &FilterArgs, event: Option<&Selector>) -> Filter {
         states: Vec::new(),
         reason: args.failure,
         event_type: args.event_type.clone(),
+        outboxes: source.outboxes.clone(),
         since: args.since,
         event_id,
         position,

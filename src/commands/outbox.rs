@@ -11,6 +11,7 @@ use walrelay_engine::route::{Condition, Reference, Rule, Setting, Template, Temp
 use crate::config::{
     self, Config, FailurePolicy, FieldValue, MessageFormat, OutboxConfig, Preset, RouteConfig,
 };
+use crate::postgres::marker::{MarkSet, Marker};
 use crate::postgres::{Outbox, QualifiedTable};
 
 /// The outbox tables in the order of the configuration.
@@ -51,6 +52,7 @@ pub(super) fn outboxes(config: &Config) -> anyhow::Result<Vec<Outbox>> {
         Ok(Outbox {
             after_publish: after_publish(outbox),
             columns: columns(outbox),
+            marker: marker(outbox)?,
             table: outbox.table.parse()?,
         })
     });
@@ -101,10 +103,43 @@ fn rule(
 
 /// What is configured to become of a table's published rows.
 fn after_publish(outbox: &OutboxConfig) -> Option<AfterPublish> {
-    Some(match outbox.after_publish? {
+    let Some(after_publish) = outbox.after_publish else {
+        return outbox.unsent.as_ref().map(|_| AfterPublish::Mark);
+    };
+    Some(match after_publish {
         config::AfterPublish::Mark => AfterPublish::Mark,
         config::AfterPublish::Delete => AfterPublish::Delete,
         config::AfterPublish::Keep => AfterPublish::Keep,
+    })
+}
+
+/// What tells and sets marks, where the time of sending does not.
+fn marker(outbox: &OutboxConfig) -> anyhow::Result<Option<Marker>> {
+    let (Some(unsent), Some(mark_set)) = (&outbox.unsent, &outbox.mark_set) else {
+        return Ok(None);
+    };
+    Ok(Some(Marker {
+        unsent: unsent.parse()?,
+        set: mark_set.parse()?,
+    }))
+}
+
+/// Why a table whose old rows are to be deleted has no time to go by.
+pub(super) fn retention_without_time(config: &Config) -> Option<&'static str> {
+    let mut kept = config.outbox.iter().filter(|outbox| outbox.keep_sent.is_some());
+    kept.find_map(|outbox| {
+        let columns = columns(outbox);
+        let Some(sent_at) = columns.sent_at.column() else {
+            return Some(
+                "outbox.retention.keep_sent goes by the time at which rows were sent, and outbox.columns.sent_at says that there is none",
+            );
+        };
+        // A text that is none has been refused.
+        let set = outbox.mark_set.as_ref()?.parse::<MarkSet>().ok()?;
+        let sets_it = set.columns().any(|column| column == sent_at);
+        (!sets_it).then_some(
+            "outbox.retention.keep_sent goes by the column of outbox.columns.sent_at, which outbox.mark_set does not set",
+        )
     })
 }
 

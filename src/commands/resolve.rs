@@ -14,7 +14,9 @@ use walrelay_engine::policy::Policies;
 use walrelay_engine::route::{Reference, Template, TemplateError};
 use walrelay_engine::window::WindowLimits;
 
-use super::outbox::{check_source, has_dead_letters, messages_table, outbox_tables, outboxes, policy};
+use super::outbox::{
+    check_source, has_dead_letters, messages_table, outbox_tables, outboxes, policy, retention_without_time,
+};
 use super::{WrongUsage, stream};
 use crate::cli::ReplayArgs;
 use crate::config::{
@@ -23,6 +25,7 @@ use crate::config::{
 };
 use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
 use crate::postgres;
+use crate::postgres::marker::{MarkSet, Unsent};
 use crate::postgres::rows::Filter;
 use crate::postgres::{
     ConnectTarget, MessagePrefix, Outbox, PublicationName, QualifiedTable, RecoverOptions, Shard, SlotName,
@@ -51,6 +54,8 @@ pub(super) const VALIDATORS: &[Validator] = &[
     ("postgres.ignore_tables", check::<QualifiedTable>),
     ("source.messages.prefix", check::<MessagePrefix>),
     ("outbox.table", check::<QualifiedTable>),
+    ("outbox.unsent", check::<Unsent>),
+    ("outbox.mark_set", check::<MarkSet>),
     ("otel.endpoint", check_otel_endpoint),
     ("rabbitmq.stream.name", check_stream),
     ("rabbitmq.uri", |text| Ok(BrokerUri::parse(text).map(drop)?)),
@@ -78,6 +83,7 @@ pub(super) const VALIDATORS: &[Validator] = &[
 
 /// What values of the configuration must agree on, beyond what it can know itself.
 pub(super) const AGREEMENTS: &[Agreement] = &[
+    ("outbox.retention.keep_sent", retention_without_time),
     ("rabbitmq.declare.exchange_type", |config| {
         // What is wrong with the tables is said of them.
         let tables = outbox_tables(config).ok()?;

@@ -33,6 +33,23 @@ pub(super) fn of(settings: &Settings) -> Vec<Problem> {
         });
     }
     for entry in &settings.outbox {
+        for (one, other) in [
+            ("outbox.unsent", "outbox.mark_set"),
+            ("outbox.mark_set", "outbox.unsent"),
+        ] {
+            if let Some(alone) = entry
+                .values
+                .get(one)
+                .filter(|_| !entry.values.contains_key(other))
+            {
+                problems.push(Problem {
+                    origin: Some(alone.origin.clone()),
+                    kind: ProblemKind::Contradiction(format!(
+                        "{one} and {other} belong together: {other} is missing"
+                    )),
+                });
+            }
+        }
         let keeps = entry
             .values
             .get("outbox.after_publish")

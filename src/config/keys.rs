@@ -135,6 +135,18 @@ pub static KEYS: &[Key] = &[
         "what becomes of published rows: sent_at set, deleted or kept; absent, mark where there is a sent_at",
     ),
     key(
+        "outbox.unsent",
+        Kind::Text,
+        Presence::Optional,
+        "the SQL condition that a row is not sent; absent, that sent_at is null",
+    ),
+    key(
+        "outbox.mark_set",
+        Kind::Text,
+        Presence::Optional,
+        "what marks a row as sent, as SQL assignments; absent, sent_at = now()",
+    ),
+    key(
         "outbox.preset",
         Kind::Choice(&["walrelay", "debezium"]),
         Presence::Default("walrelay"),

@@ -14,6 +14,10 @@ pub struct OutboxConfig {
     pub table: String,
     /// What becomes of published rows; `None`: marked where there is a `sent_at`, else kept.
     pub after_publish: Option<AfterPublish>,
+    /// The SQL condition that a row is not sent; `None`: `sent_at` tells it.
+    pub unsent: Option<String>,
+    /// What marks a row, as SQL assignments; `None`: `sent_at` is set.
+    pub mark_set: Option<String>,
     /// How long rows stay after they were marked as sent; `None`: for ever.
     pub keep_sent: Option<Duration>,
     /// What its columns are called where `columns` does not say.

@@ -309,6 +309,8 @@ impl Config {
                 routes,
                 table: values.required("outbox.table")?,
                 after_publish: values.optional("outbox.after_publish"),
+                unsent: values.optional("outbox.unsent"),
+                mark_set: values.optional("outbox.mark_set"),
                 keep_sent: values.optional("outbox.retention.keep_sent"),
                 preset: values.required("outbox.preset")?,
                 columns: ColumnsConfig {

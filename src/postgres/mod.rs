@@ -17,6 +17,7 @@ pub mod guard;
 pub mod identifier;
 mod joined;
 mod kept;
+pub mod marker;
 pub mod marks;
 mod message_prefix;
 pub mod migrations;

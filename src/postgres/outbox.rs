@@ -6,6 +6,7 @@
 use walrelay_engine::event::{AfterPublish, Columns, Source as FieldSource};
 
 use super::identifier::{QualifiedTable, quote_identifier, quote_literal};
+use super::marker::Marker;
 use super::rows::output_text;
 
 /// The fields of an event, in the order in which faults are reported and columns are listed.
@@ -26,6 +27,18 @@ pub(super) const FIELDS: [&str; 14] = [
     "correlation_id",
 ];
 
+/// The columns of the table that set-up creates (`migrations/outbox_table.sql`).
+const OWN_COLUMNS: [&str; 8] = [
+    "id",
+    "aggregate_type",
+    "aggregate_id",
+    "event_type",
+    "payload",
+    "sent_at",
+    "created_at",
+    "headers",
+];
+
 /// An outbox table, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbox {
@@ -35,6 +48,8 @@ pub struct Outbox {
     pub after_publish: Option<AfterPublish>,
     /// Where the fields of its events come from.
     pub columns: Columns,
+    /// What tells and sets marks; none where the time of sending does.
+    pub marker: Option<Marker>,
 }
 
 /// How rows show that they are sent: SQL about a row `t`.
@@ -65,11 +80,18 @@ impl From<QualifiedTable> for Outbox {
             table,
             after_publish: None,
             columns: Columns::default(),
+            marker: None,
         }
     }
 }
 
 impl Outbox {
+    /// Whether the table that set-up creates has the columns that are needed.
+    pub(super) fn is_ours(&self) -> bool {
+        self.needed()
+            .all(|(_, column)| OWN_COLUMNS.contains(&column.as_str()))
+    }
+
     /// The column of the id, quoted.
     pub(super) fn id(&self) -> String {
         quote_identifier(&self.columns.id)
@@ -90,8 +112,19 @@ impl Outbox {
         self.columns.sent_at.column()
     }
 
-    /// How the rows of the table show that they are sent, if they can. `has` says whether there is a column.
+    /// How the rows of the table show that they are sent, if they can. `has` says whether there is a column,
+    /// which of a [`Marker`] is not asked.
     pub(super) fn marks(&self, has: impl Fn(&str) -> bool) -> Option<Marks> {
+        if let Some(marker) = &self.marker {
+            let unsent = marker.unsent.condition();
+            return Some(Marks {
+                // A row whose condition is NULL is not looked for, and so not marked.
+                sent: format!("({unsent} is not true)"),
+                unsent,
+                set: marker.set.list(),
+                columns: marker.set.columns().map(str::to_owned).collect(),
+            });
+        }
         let column = self.sent_at().filter(|column| has(column))?;
         let quoted = quote_identifier(column);
         Some(Marks {
@@ -100,6 +133,16 @@ impl Outbox {
             set: format!("{quoted} = pg_catalog.now()"),
             columns: vec![column.to_owned()],
         })
+    }
+
+    /// The condition that a row was sent before a time, as far as `sent_at` and marks tell.
+    pub(super) fn sent_before(&self, time: &str) -> String {
+        let sent_at = quote_identifier(self.sent_at().unwrap_or("sent_at"));
+        let marks = self.marker.as_ref().and_then(|_| self.marks(|_| true));
+        match marks {
+            Some(marks) => format!("t.{sent_at} < {time} and {}", marks.sent),
+            None => format!("t.{sent_at} < {time}"),
+        }
     }
 
     /// The columns that must be there, each with the field that it is.
@@ -147,6 +190,16 @@ mod tests {
         for field in FIELDS {
             assert!(columns.field(field).is_some(), "{field}");
         }
+    }
+
+    #[test]
+    fn set_up_creates_a_table_for_those_that_need_no_other_columns() {
+        let mut outbox = Outbox::from("outbox".parse::<QualifiedTable>().unwrap());
+        outbox.columns.content_type = FieldSource::Constant("application/json".to_owned());
+        outbox.columns.event_type = FieldSource::Constant("Created".to_owned());
+        assert!(outbox.is_ours());
+        outbox.columns = Columns::debezium();
+        assert!(!outbox.is_ours());
     }
 
     #[test]

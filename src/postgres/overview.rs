@@ -139,7 +139,7 @@ impl TableCounts {
             unsent: unsent(session, outbox).await.unwrap_or_else(|error| {
                 let why = match error.sqlstate() {
                     Some(SqlState::QUERY_CANCELED) => "it takes too long".to_owned(),
-                    Some(SqlState::UNDEFINED_COLUMN) => NO_MARKS.to_owned(),
+                    Some(SqlState::UNDEFINED_COLUMN) if outbox.marker.is_none() => NO_MARKS.to_owned(),
                     _ => chain(&error),
                 };
                 Count::Unknown(why)

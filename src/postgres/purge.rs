@@ -241,8 +241,8 @@ impl Purge {
 
 /// The condition that a row `t` was sent before a time and belongs to no dead letter that waits.
 pub(super) fn old_row(outbox: &Outbox, time: &str, name: &str) -> String {
-    let sent_at = quote_identifier(outbox.sent_at().unwrap_or("sent_at"));
-    format!("t.{sent_at} < {time} and {}", no_dead_letter(&outbox.id(), name))
+    let (sent, kept) = (outbox.sent_before(time), no_dead_letter(&outbox.id(), name));
+    format!("{sent} and {kept}")
 }
 
 /// The condition that a row `t` belongs to no dead letter that waits or is being retried.

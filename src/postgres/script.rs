@@ -17,11 +17,17 @@ pub fn script(source: &Source, role: Option<&str>) -> String {
             migration.version, migration.name, migration.sql, migration.version, migration.name
         ));
     }
-    for table in source.tables() {
-        sql.push_str(&format!(
-            "\n-- table {table}: leave out where it exists\n{}",
-            migrations::create_table(table)
-        ));
+    for outbox in &source.outboxes {
+        let table = &outbox.table;
+        sql.push_str(&match outbox.is_ours() {
+            true => format!(
+                "\n-- table {table}: leave out where it exists\n{}",
+                migrations::create_table(table)
+            ),
+            false => {
+                format!("\n-- table {table}: must be there, with the columns that the configuration names\n")
+            }
+        });
     }
     let note = match &source.shard {
         Some(_) => {

@@ -353,6 +353,9 @@ async fn create_tables(
         let outcome = if facts.is_some() {
             check_table(facts, outbox)?;
             Outcome::Found
+        } else if !outbox.is_ours() {
+            let table = table.clone();
+            return Err(Unfit::NotCreated { table }.into());
         } else {
             let sql = migrations::create_table(table);
             session

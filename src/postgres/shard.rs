@@ -131,6 +131,7 @@ impl Shard {
                 table: table.clone(),
                 column: name.to_owned(),
                 field: "aggregate_id",
+                hint: None,
             });
         };
         let condition = self.condition(&quote_identifier(name), column.type_oid);

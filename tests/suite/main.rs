@@ -35,6 +35,7 @@ mod link;
 mod load;
 mod logs;
 mod main_path;
+mod mapping_columns;
 mod mapping_content;
 mod mapping_page;
 mod mapping_routes;

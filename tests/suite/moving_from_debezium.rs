@@ -55,18 +55,13 @@ impl Debezium {
     }
 }
 
-/// The application, before the deployment and after it.
-async fn write(world: &World, columns: &str, count: i32) -> Result<Vec<String>> {
-    let sql = format!(
-        "insert into outbox_events (id, {columns}, payload)
-         select gen_random_uuid(), 'order', '42', 'OrderCreated', '{{}}' from generate_series(1, $1::int) returning id::text"
-    );
-    let rows = world.client.query(&sql, &[&count]).await?;
+/// The application, which knows of nothing.
+async fn write(world: &World, count: i32) -> Result<Vec<String>> {
+    let sql = "insert into outbox_events (id, aggregatetype, aggregateid, type, payload)
+               select gen_random_uuid(), 'order', '42', 'OrderCreated', '{}' from generate_series(1, $1::int) returning id::text";
+    let rows = world.client.query(sql, &[&count]).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
-
-const OF_DEBEZIUM: &str = "aggregatetype, aggregateid, type";
-const OF_WALRELAY: &str = "aggregate_type, aggregate_id, event_type";
 
 #[tokio::test]
 async fn from_debezium_and_back() -> Result<()> {
@@ -79,22 +74,25 @@ async fn from_debezium_and_back() -> Result<()> {
         )
         .await?;
     let mut debezium = Debezium::set_up(&world).await?;
-    let mut written = write(&world, OF_DEBEZIUM, 5).await?;
+    let mut written = write(&world, 5).await?;
     debezium.run().await?;
 
-    // 1. The columns get their names together with the writers.
-    world
-        .client
-        .batch_execute(
-            "begin; alter table outbox_events rename column aggregatetype to aggregate_type;
-             alter table outbox_events rename column aggregateid to aggregate_id;
-             alter table outbox_events rename column type to event_type; commit",
-        )
-        .await?;
-    written.extend(write(&world, OF_WALRELAY, 5).await?);
+    // 1. How the columns are understood, before anything is there.
+    let mut relay = world
+        .relay()
+        .outboxes(&["public.outbox_events"])
+        .extra("preset = \"debezium\"\nafter_publish = \"keep\"")
+        .build()?;
+    let doctor = relay.run_command(&["doctor"]).await?;
+    ensure!(
+        doctor
+            .stdout
+            .contains("aggregate_type = \"aggregatetype\" (character varying(255))"),
+        "{}",
+        doctor.stdout
+    );
 
     // 2. Set-up, while Debezium still runs.
-    let mut relay = world.relay().build()?;
     let output = relay.run_command(&["setup", "--backfill", "none"]).await?;
     insta::assert_snapshot!(said(&world, &output)?, @"
     created  migrations
@@ -103,7 +101,7 @@ async fn from_debezium_and_back() -> Result<()> {
     created  baseline of publication and tables
     created  slot SLOT (streams from LSN)
     ");
-    let of_both = write(&world, OF_WALRELAY, 5).await?;
+    let of_both = write(&world, 5).await?;
     written.extend(of_both.clone());
 
     // 3. Nobody writes: Debezium catches up.
@@ -123,7 +121,7 @@ async fn from_debezium_and_back() -> Result<()> {
     let recorder = world.recorder().await?;
     relay.start()?;
     relay.wait_ready(LONG).await?;
-    let by_relay = write(&world, OF_WALRELAY, 5).await?;
+    let by_relay = write(&world, 5).await?;
     written.extend(by_relay.clone());
     recorder.wait_for_distinct(10, LONG).await?;
     assert_eq!(recorder.message_ids(), [of_both, by_relay.clone()].concat());
@@ -131,7 +129,7 @@ async fn from_debezium_and_back() -> Result<()> {
     // Back: Debezium goes on where it stood. What the relay sent meanwhile comes twice.
     stop(&mut relay).await?;
     let before: HashSet<String> = debezium.sent.clone();
-    written.extend(write(&world, OF_WALRELAY, 5).await?);
+    written.extend(write(&world, 5).await?);
     debezium.run().await?;
     let again: HashSet<String> = debezium.sent.difference(&before).cloned().collect();
     assert_eq!(again.len(), 10, "from where it stood, and no more");
@@ -148,7 +146,7 @@ async fn from_debezium_and_back() -> Result<()> {
             debezium.slot
         ))
         .await?;
-    let last = write(&world, OF_WALRELAY, 1).await?;
+    let last = write(&world, 1).await?;
     eventually("the relay to go on alone", LONG, || {
         std::future::ready(recorder.distinct_ids().contains(&last[0]))
     })

@@ -271,7 +271,7 @@ async fn old_partitions_whose_rows_are_all_sent_are_dropped_by_the_sql_that_is_p
     );
     let now = printed
         .stdout
-        .split("t.sent_at < ")
+        .split("t.\"sent_at\" < ")
         .nth(1)
         .and_then(|rest| rest.split("::").next());
     let stable = printed.stdout.replace(now.context("a time")?, "'TIME'");

@@ -31,6 +31,8 @@ fn without_anything_set_the_defaults_hold() {
             table: "public.outbox_events".to_owned(),
             keep_sent: None,
             after_publish: None,
+            unsent: None,
+            mark_set: None,
             preset: Preset::Walrelay,
             columns: ColumnsConfig::default(),
             content: ContentConfig {
@@ -149,10 +151,12 @@ fn every_key_reaches_the_configuration() {
             Kind::Address => "[::1]:80",
             Kind::LogLevels => "debug",
         };
-        // These two go together only.
+        // These go together only.
         let partner = match key.path {
             "rabbitmq.cert_file" => "rabbitmq.key_file = 'key'\n",
             "rabbitmq.key_file" => "rabbitmq.cert_file = 'certificate'\n",
+            "outbox.unsent" => "[[outbox]]\ntable = 'public.outbox_events'\nmark_set = 'partner'\n",
+            "outbox.mark_set" => "[[outbox]]\ntable = 'public.outbox_events'\nunsent = 'partner'\n",
             _ => "",
         };
         let file = format!("{URLS}{partner}");

@@ -5,11 +5,12 @@ use std::time::SystemTime;
 use tokio_postgres::Transaction;
 use tokio_postgres::types::ToSql;
 
-use super::{DeadLetter, Reason, SUMMARY, State, Summary, message};
+use super::{DeadLetter, Reason, State, Summary, event_type, message, summary};
 use crate::postgres::catalog::{column, position as lsn};
 use crate::postgres::control::{ControlSession, bounded};
 use crate::postgres::error::{Error, Step};
 use crate::postgres::identifier::SlotName;
+use crate::postgres::outbox::Outbox;
 use crate::postgres::own_schema::commit_synchronously;
 use crate::postgres::position::EventPosition;
 use crate::postgres::table_use::Use;
@@ -23,6 +24,8 @@ pub struct Filter {
     pub reason: Option<Reason>,
     /// Events of this type.
     pub event_type: Option<String>,
+    /// Where the rows of outbox tables have the type of an event; those of others in a column `event_type`.
+    pub outboxes: Vec<Outbox>,
     /// Failed last at or after this time.
     pub since: Option<SystemTime>,
     /// Events of this id: ids repeat, so there may be several.
@@ -31,13 +34,20 @@ pub struct Filter {
     pub position: Option<EventPosition>,
 }
 
-/// The condition of a [`Filter`] and a slot, for the parameters of [`Parameters::list`].
-const CONDITION: &str = "slot = $1 and (pg_catalog.cardinality($2::text[]) = 0 or state = any ($2)) \
-                         and ($3::text is null or reason = $3) \
-                         and ($4::text is null or columns ->> 'event_type' = $4) \
-                         and ($5::timestamptz is null or last_failed_at >= $5) \
-                         and ($6::text is null or event_id = $6) \
-                         and ($7::text is null or (commit_lsn = $7::pg_lsn and tx_seq = $8::bigint))";
+impl Filter {
+    /// The condition that a dead letter is of a slot and taken, for the parameters of [`Parameters::list`].
+    fn condition(&self) -> String {
+        format!(
+            "slot = $1 and (pg_catalog.cardinality($2::text[]) = 0 or state = any ($2)) \
+             and ($3::text is null or reason = $3) \
+             and ($4::text is null or {} = $4) \
+             and ($5::timestamptz is null or last_failed_at >= $5) \
+             and ($6::text is null or event_id = $6) \
+             and ($7::text is null or (commit_lsn = $7::pg_lsn and tx_seq = $8::bigint))",
+            event_type(&self.outboxes)
+        )
+    }
+}
 
 /// The values of a filter as parameters `$1` to `$8`.
 struct Parameters<'a> {
@@ -92,8 +102,9 @@ pub async fn list(
     let limit = i64::from(limit);
     let mut values = parameters.list().to_vec();
     values.push(&limit);
+    let (summary, condition) = (summary(&filter.outboxes), filter.condition());
     let sql = format!(
-        "select {SUMMARY} from walrelay.dead_letters where {CONDITION} order by commit_lsn, tx_seq limit $9"
+        "select {summary} from walrelay.dead_letters where {condition} order by commit_lsn, tx_seq limit $9"
     );
     let rows = LIST
         .run(session.role(), session.client().query(&sql, &values))
@@ -101,7 +112,7 @@ pub async fn list(
     let summaries = rows.iter().map(|row| Summary::read(row, LIST.purpose));
     let summaries: Vec<_> = summaries.collect::<Result<_, _>>()?;
 
-    let sql = format!("select count(*) from walrelay.dead_letters where {CONDITION}");
+    let sql = format!("select count(*) from walrelay.dead_letters where {condition}");
     let row = LIST
         .run(
             session.role(),
@@ -128,8 +139,9 @@ pub async fn show(
     let limit = i64::from(limit);
     let mut values = parameters.list().to_vec();
     values.push(&limit);
+    let (summary, condition) = (summary(&filter.outboxes), filter.condition());
     let sql = format!(
-        "select {SUMMARY}, columns::text from walrelay.dead_letters where {CONDITION} \
+        "select {summary}, columns::text from walrelay.dead_letters where {condition} \
          order by commit_lsn, tx_seq limit $9"
     );
     let rows = SHOW
@@ -154,7 +166,7 @@ pub async fn request_retry(
     slot: &SlotName,
     filter: &Filter,
 ) -> Result<Vec<EventPosition>, Error> {
-    let pending = format!("{CONDITION} and state = 'pending'");
+    let pending = format!("{} and state = 'pending'", filter.condition());
     emit(session, slot, filter, &pending).await
 }
 
@@ -166,8 +178,9 @@ pub async fn request_retry(
 /// # Errors
 /// As [`request_retry`].
 pub async fn request_again(session: &mut ControlSession, slot: &SlotName) -> Result<u64, Error> {
-    let retrying = format!("{CONDITION} and state = 'retrying'");
-    let keys = emit(session, slot, &Filter::default(), &retrying).await?;
+    let filter = Filter::default();
+    let retrying = format!("{} and state = 'retrying'", filter.condition());
+    let keys = emit(session, slot, &filter, &retrying).await?;
     Ok(u64::try_from(keys.len()).unwrap_or(u64::MAX))
 }
 
@@ -220,7 +233,7 @@ pub async fn discard(
     let step = Step::Query(DISCARD.purpose);
     let role = session.role().to_owned();
     let transaction = bounded(step, session.client_mut().transaction()).await?;
-    let condition = format!("{CONDITION} and state <> 'discarded'");
+    let condition = format!("{} and state <> 'discarded'", filter.condition());
     let rows = lock(&transaction, &role, slot, filter, &condition, DISCARD).await?;
     let sql = "update walrelay.dead_letters set state = 'discarded', discard_reason = $2, discarded_at = now(), \
                discarded_by = session_user where ctid = any ($1::text[]::tid[])";

@@ -10,9 +10,12 @@ use std::str::FromStr;
 use std::time::SystemTime;
 
 use tokio_postgres::Row;
+use walrelay_engine::event::Source as FieldSource;
 
 use super::catalog::{column, position};
 use super::error::{Error, Step};
+use super::identifier::quote_literal;
+use super::outbox::Outbox;
 use super::position::EventPosition;
 
 pub use columns::Columns;
@@ -153,10 +156,34 @@ pub struct DeadLetter {
     pub columns: Columns,
 }
 
-/// The columns of a [`Summary`], in the order in which [`Summary::read`] takes them.
-const SUMMARY: &str = "commit_lsn::text, tx_seq, outbox, xid, commit_time, event_id, columns ->> 'event_type', \
-                       reason, detail, exchange, routing_key, first_failed_at, last_failed_at, attempts, state, \
-                       discard_reason, discarded_at, discarded_by";
+/// The columns of a [`Summary`], in the order in which [`Summary::read`] takes them; with the type of an event from where
+/// the outbox tables have it.
+fn summary(outboxes: &[Outbox]) -> String {
+    format!(
+        "commit_lsn::text, tx_seq, outbox, xid, commit_time, event_id, {}, reason, detail, exchange, routing_key, \
+         first_failed_at, last_failed_at, attempts, state, discard_reason, discarded_at, discarded_by",
+        event_type(outboxes)
+    )
+}
+
+/// An SQL expression for the type of a dead letter's event. Rows of tables that are not among these are taken for such whose
+/// columns are called as the fields are.
+fn event_type(outboxes: &[Outbox]) -> String {
+    let cases = outboxes.iter().map(|outbox| {
+        let field = outbox.field("event_type");
+        let value = match (&field, field.column()) {
+            (FieldSource::Constant(text), _) => quote_literal(text),
+            (_, column) => format!("columns ->> {}", quote_literal(column.unwrap_or("event_type"))),
+        };
+        format!("when {} then {value} ", quote_literal(&outbox.table.to_string()))
+    });
+    let cases: String = cases.collect();
+    match cases.is_empty() {
+        true => "columns ->> 'event_type'".to_owned(),
+        false => format!("case outbox {cases}else columns ->> 'event_type' end"),
+    }
+}
+
 /// How many they are.
 const SUMMARY_COLUMNS: usize = 18;
 
@@ -194,7 +221,7 @@ impl Summary {
 }
 
 impl DeadLetter {
-    /// Reads a row of [`SUMMARY`] and `columns::text`.
+    /// Reads a row of [`summary`] and `columns::text`.
     fn read(row: &Row, purpose: &'static str) -> Result<Self, Error> {
         Ok(Self {
             summary: Summary::read(row, purpose)?,

@@ -8,7 +8,7 @@ use walrelay_engine::Lsn;
 use walrelay_engine::key::EventKey;
 
 use super::{
-    Columns, DeadLetter, Reason, SUMMARY, SUMMARY_COLUMNS, Summary, number, read_columns, unreadable,
+    Columns, DeadLetter, Reason, SUMMARY_COLUMNS, Summary, number, read_columns, summary, unreadable,
 };
 use crate::postgres::catalog::{column, position};
 use crate::postgres::control::{ControlSession, bounded};
@@ -203,8 +203,9 @@ pub async fn load(
          (select * from walrelay.dead_letters where slot = $1 and commit_lsn = lsn and tx_seq = seq for share) d), \
          measured as (select *, sum(octet_length(columns::text)) over (order by place) as bytes, \
          row_number() over (order by place) as number from found) \
-         select {SUMMARY}, case when bytes <= $4 or number = 1 then columns::text end, place \
-         from measured order by place"
+         select {}, case when bytes <= $4 or number = 1 then columns::text end, place \
+         from measured order by place",
+        summary(&[])
     );
     let keys = Keys::new(positions.iter().copied());
     let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);

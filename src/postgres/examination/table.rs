@@ -1,12 +1,13 @@
 //! An outbox table: its columns, how it is published, and what the relay may do with its rows.
 
-use walrelay_engine::event::{AfterPublish, PayloadType};
+use walrelay_engine::event::{AfterPublish, PayloadType, Source as FieldSource};
 
 use super::super::catalog::{TableFacts, TableKind, column};
 use super::super::error::Error;
 use super::super::identifier::{QualifiedTable, quote_identifier};
+use super::super::marker;
 use super::super::marks::{self, Refusal};
-use super::super::outbox::Outbox;
+use super::super::outbox::{FIELDS, Outbox};
 use super::super::preflight::checks::{
     check_column_list, check_columns, check_listed, check_logged, check_payload, check_presence, check_root,
     check_rows,
@@ -30,7 +31,7 @@ pub(super) const CHECKS: &[&str] = &[
     "column list",
     "replica identity",
     "marks",
-    "index on sent_at",
+    "index on marks",
     "retention",
 ];
 
@@ -80,24 +81,9 @@ async fn look(subject: &Subject<'_>, number: usize, outbox: &Outbox, group: &mut
 
 /// How each column is understood.
 fn columns(subject: &Subject<'_>, number: usize, facts: &TableFacts, outbox: &Outbox, group: &mut Group) {
-    let type_of = |name: &str| {
-        let found = facts.columns.iter().find(|column| column.name == name);
-        found.map_or("", |column| column.type_name.as_str())
-    };
-    let uses = [
-        ("id", "message_id"),
-        ("aggregate_type", "header"),
-        ("aggregate_id", "header"),
-        ("event_type", "type"),
-    ];
-    let uses = uses.map(|(name, property)| format!("{name} {} is the {property}", type_of(name)));
     let is_whole = check_columns(facts, outbox);
     let has_all = is_whole.is_ok();
-    group.judge(
-        "columns",
-        is_whole,
-        uses.join(", ").replace("is the header", "is a header"),
-    );
+    group.judge("columns", is_whole, understood(facts, outbox));
     let payload = facts.column(&outbox.columns.payload);
     let media = payload.and_then(|payload| PayloadType::of(payload.type_oid));
     if let (Some(payload), Some(media)) = (payload, media) {
@@ -115,6 +101,31 @@ fn columns(subject: &Subject<'_>, number: usize, facts: &TableFacts, outbox: &Ou
     }
     let named = subject.examination.template_columns.get(number);
     group.push(templates(named.map_or(&[], Vec::as_slice), facts, &outbox.table));
+}
+
+/// Each field of an event with where it comes from.
+fn understood(facts: &TableFacts, outbox: &Outbox) -> String {
+    let mut fields = Vec::new();
+    let mut absent = Vec::new();
+    for name in FIELDS {
+        let source = outbox.field(name);
+        if let FieldSource::Constant(text) = &source {
+            fields.push(format!("{name} = the constant {text:?}"));
+            continue;
+        }
+        match source.column().and_then(|column| facts.column(column)) {
+            Some(column) => fields.push(format!(
+                "{name} = {} ({})",
+                quote_identifier(&column.name),
+                column.type_name
+            )),
+            None => absent.push(name),
+        }
+    }
+    if !absent.is_empty() {
+        fields.push(format!("none for {}", absent.join(", ")));
+    }
+    fields.join(", ")
 }
 
 fn nulls(facts: &TableFacts, outbox: &Outbox) -> Finding {
@@ -215,10 +226,15 @@ async fn keeping(
             });
         }
     }
+    if after == Some(AfterPublish::Keep)
+        && let Err(error) = marker::check(subject.session, outbox).await
+    {
+        group.push(error_finding("marks", &error));
+    }
     group.push(match after {
         Some(AfterPublish::Mark) if !set.is_empty() => indexed(subject, facts, &set).await?,
-        Some(_) => Finding::passed("index on sent_at", "of no matter: rows are not marked"),
-        None => Finding::not_looked("index on sent_at", "whether rows are marked is unknown"),
+        Some(_) => Finding::passed("index on marks", "of no matter: rows are not marked"),
+        None => Finding::not_looked("index on marks", "whether rows are marked is unknown"),
     });
     group.push(rights::retention(subject, outbox).await?);
     Ok(())
@@ -238,7 +254,7 @@ fn refused(refusal: &Refusal, table: &QualifiedTable) -> Finding {
         )),
         Refusal::Forbidden { grant, .. } | Refusal::Prefix { grant } => Some(format!("{grant};")),
         Refusal::Unowned(_) => Some("walrelay setup".to_owned()),
-        Refusal::RowSecurity(_) | Refusal::Owned { .. } => None,
+        Refusal::RowSecurity(_) | Refusal::Marker(_) | Refusal::Owned { .. } => None,
     };
     Finding::error("marks", refusal.kind(), refusal).with_fix(fix)
 }
@@ -246,8 +262,8 @@ fn refused(refusal: &Refusal, table: &QualifiedTable) -> Finding {
 /// An index that holds or asks for what marks set makes each mark write to every index of the table
 /// (<https://www.postgresql.org/docs/current/storage-hot.html>).
 async fn indexed(subject: &Subject<'_>, facts: &TableFacts, set: &[String]) -> Result<Finding, Error> {
-    const CHECK: &str = "index on sent_at";
-    const PURPOSE: &str = "look for indexes on sent_at";
+    const CHECK: &str = "index on marks";
+    const PURPOSE: &str = "look for indexes on what marks set";
     // What expressions and predicates of an index use is noted as what it depends on.
     let sql = "select coalesce(string_agg(x.indexrelid::regclass::text, ', ' order by 1), '') \
                from pg_catalog.pg_index x where x.indrelid = $1 and exists (select from pg_catalog.pg_attribute a \

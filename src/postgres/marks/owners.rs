@@ -6,6 +6,7 @@ use crate::postgres::catalog::{ServerFacts, TableFacts, column};
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::Error;
 use crate::postgres::identifier::QualifiedTable;
+use crate::postgres::marker;
 use crate::postgres::preflight::{Source, Unfit};
 use crate::postgres::shard::{Shard, is_same_cut, overlap};
 use crate::postgres::table_use::Use;
@@ -36,7 +37,7 @@ struct Owner {
 /// Records the slot as the one that marks the rows of its tables, or those of its shard, but for those whose rows are kept.
 ///
 /// # Errors
-/// [`Unfit::MarksOwned`] where another slot that exists marks them; or a statement fails.
+/// [`Unfit::Marker`], or [`Unfit::MarksOwned`] where another slot that exists marks them; or a statement fails.
 pub(in crate::postgres) async fn claim(
     session: &ControlSession,
     source: &Source,
@@ -45,6 +46,7 @@ pub(in crate::postgres) async fn claim(
     let mut claims = Claims::default();
     for outbox in &source.outboxes {
         let table = &outbox.table;
+        marker::check(session, outbox).await?;
         let facts = TableFacts::read(session, outbox, None, server.version).await?;
         let marks = facts.and_then(|facts| outbox.marks(|name| facts.has_column(name)));
         if AfterPublish::of(outbox.after_publish, marks.is_some()) == AfterPublish::Keep {

@@ -1,5 +1,7 @@
 //! Whether and how the rows of each table can be marked.
 
+use std::time::Duration;
+
 use tokio_postgres::types::{Oid, ToSql};
 use walrelay_engine::event::AfterPublish;
 
@@ -9,11 +11,16 @@ use crate::postgres::catalog::column;
 use crate::postgres::control::ControlSession;
 use crate::postgres::error::{Error, SqlState};
 use crate::postgres::identifier::{QualifiedTable, quote_identifier};
+use crate::postgres::marker::{self, MarkerUnfit};
 use crate::postgres::outbox::{Marks, Outbox};
-use crate::postgres::preflight::Source;
+use crate::postgres::preflight::{Source, Unfit};
 use crate::postgres::settled::STORE_PRIVILEGES;
 use crate::postgres::shard::overlap;
 use crate::postgres::table_use::{Grantor, Use};
+
+/// How long a look at a marker waits for a lock on the table: hardly, since marks are to fail in time for it to be recorded
+/// before a position is reported without them (R18).
+const LOOK_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// How the rows of one table are marked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +70,9 @@ pub enum Refusal {
         /// The column.
         column: String,
     },
+    /// The configured SQL does not serve.
+    #[error(transparent)]
+    Marker(#[from] MarkerUnfit),
     /// Rows would be passed over in silence.
     #[error("row security hides rows of table {0} from our role")]
     RowSecurity(QualifiedTable),
@@ -99,7 +109,7 @@ impl Refusal {
     pub const fn kind(&self) -> FaultKind {
         match self {
             Self::NoUniqueIndex { .. } => FaultKind::MarksIndex,
-            Self::NoSentAt { .. } | Self::RowSecurity(_) => FaultKind::MarksUnfit,
+            Self::NoSentAt { .. } | Self::Marker(_) | Self::RowSecurity(_) => FaultKind::MarksUnfit,
             Self::Forbidden { .. } | Self::Prefix { .. } => FaultKind::MarksForbidden,
             Self::Owned { .. } | Self::Unowned(_) => FaultKind::MarksOwned,
         }
@@ -145,9 +155,14 @@ impl TablePlan {
     }
 
     fn grant(&self) -> String {
-        let id = self.outbox.id();
+        let (id, table) = (self.outbox.id(), self.outbox.table.quoted());
+        let role = quote_identifier(&self.role);
         let privileges = match (self.after_publish, &self.marks) {
             (AfterPublish::Mark | AfterPublish::Keep, Some(marks)) => {
+                // Which columns a condition of an operator's reads, nothing tells.
+                if self.outbox.marker.is_some() {
+                    return format!("grant select, {} on {table} to {role}", marks.update());
+                }
                 let read = marks.columns.iter().map(|column| quote_identifier(column));
                 let read: Vec<_> = std::iter::once(id).chain(read).collect();
                 format!("select ({}), {}", read.join(", "), marks.update())
@@ -156,8 +171,7 @@ impl TablePlan {
                 format!("select ({id}), update, delete")
             }
         };
-        let role = quote_identifier(&self.role);
-        format!("grant {privileges} on {} to {role}", self.outbox.table.quoted())
+        format!("grant {privileges} on {table} to {role}")
     }
 }
 
@@ -199,13 +213,11 @@ pub(in crate::postgres) async fn plan_table(
     outbox: &Outbox,
 ) -> Result<TablePlan, Error> {
     const FACTS: Use = Use::own("look whether rows can be marked", "select", &["mark_owners"]);
-    let sql = "select pg_catalog.format_type(i.atttypid, i.atttypmod), s.attname is not null, \
+    let sql = "select pg_catalog.format_type(i.atttypid, i.atttypmod), s.are_there, \
                exists (select from pg_catalog.pg_index x where x.indrelid = c.oid and x.indisunique and x.indisvalid \
                and x.indpred is null and x.indnkeyatts = 1 and x.indkey[0] = i.attnum), \
                pg_catalog.row_security_active(c.oid), \
-               pg_catalog.has_column_privilege(c.oid, $4, 'select') and s.attname is not null \
-               and pg_catalog.has_column_privilege(c.oid, s.attnum, 'select') \
-               and pg_catalog.has_column_privilege(c.oid, s.attnum, 'update'), \
+               pg_catalog.has_column_privilege(c.oid, $4, 'select') and s.are_there and s.may_be_set, \
                pg_catalog.has_column_privilege(c.oid, $4, 'select') \
                and pg_catalog.has_any_column_privilege(c.oid, 'update') and pg_catalog.has_table_privilege(c.oid, 'delete'), \
                array(select slot from walrelay.mark_owners where outbox = $3 order by slot, shard), \
@@ -214,15 +226,20 @@ pub(in crate::postgres) async fn plan_table(
                and not g.attisdropped) \
                from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
                join pg_catalog.pg_attribute i on i.attrelid = c.oid and i.attname = $4 and not i.attisdropped \
-               left join pg_catalog.pg_attribute s on s.attrelid = c.oid and s.attname = $5 and not s.attisdropped \
+               cross join lateral (select count(*) = pg_catalog.cardinality($5::text[]) as are_there, \
+               coalesce(bool_and(pg_catalog.has_column_privilege(c.oid, a.attnum, 'select') \
+               and pg_catalog.has_column_privilege(c.oid, a.attnum, 'update')), false) as may_be_set \
+               from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attname = any ($5) and not a.attisdropped) s \
                where n.nspname = $1 and c.relname = $2";
     let (table, name) = (&outbox.table, outbox.table.to_string());
+    let set = outbox.marks(|_| true).map(|marks| marks.columns);
+    let set = set.unwrap_or_default();
     let parameters: [&(dyn ToSql + Sync); 6] = [
         &table.schema,
         &table.name,
         &name,
         &outbox.columns.id,
-        &outbox.sent_at(),
+        &set,
         &outbox.aggregate_id(),
     ];
     let row = FACTS
@@ -243,7 +260,7 @@ pub(in crate::postgres) async fn plan_table(
         return Ok(plan);
     };
     let flag = |index| column::<bool>(&row, index, FACTS.purpose);
-    let has_sent_at = flag(1)?;
+    let has_sent_at = flag(1)? && !set.is_empty();
     plan.id_type = column(&row, 0, FACTS.purpose)?;
     plan.marks = outbox.marks(|_| has_sent_at);
     plan.after_publish = AfterPublish::of(outbox.after_publish, plan.marks.is_some());
@@ -254,7 +271,8 @@ pub(in crate::postgres) async fn plan_table(
     let is_allowed = match plan.after_publish {
         AfterPublish::Keep => return Ok(plan),
         // Without the column no right to it can be missing.
-        AfterPublish::Mark => plan.marks.is_none() || flag(4)?,
+        // What a marker needs is seen by its statement.
+        AfterPublish::Mark => plan.marks.is_none() || outbox.marker.is_some() || flag(4)?,
         AfterPublish::Delete => flag(5)?,
     };
     let owner = owner(
@@ -262,12 +280,15 @@ pub(in crate::postgres) async fn plan_table(
         column(&row, 6, FACTS.purpose)?,
         column(&row, 7, FACTS.purpose)?,
     );
+    let marker = look_at_marker(session, &plan).await?;
     let table = || table.clone();
     plan.refusal = if plan.after_publish == AfterPublish::Mark && plan.marks.is_none() {
         Some(Refusal::NoSentAt {
             table: table(),
             column: outbox.sent_at().unwrap_or("sent_at").to_owned(),
         })
+    } else if let Some(Refusal::Marker(unfit)) = marker {
+        Some(Refusal::Marker(unfit))
     } else if !flag(2)? {
         Some(Refusal::NoUniqueIndex {
             table: table(),
@@ -288,7 +309,7 @@ pub(in crate::postgres) async fn plan_table(
     } else if flag(3)? {
         Some(Refusal::RowSecurity(table()))
     } else {
-        None
+        marker
     };
     Ok(plan)
 }
@@ -303,6 +324,55 @@ fn owner(source: &Source, slots: Vec<String>, shards: Vec<String>) -> Option<Str
     // Where another cut is on record as well, only the one of ours tells.
     owners.sort_by_key(|(_, shard)| *shard != source.shard);
     owners.into_iter().next().map(|(slot, _)| slot)
+}
+
+/// What is wrong with the table's marker, or with our rights to what it uses.
+async fn look_at_marker(session: &ControlSession, plan: &TablePlan) -> Result<Option<Refusal>, Error> {
+    const PURPOSE: &str = "look whether rows can be marked";
+    let outbox = &plan.outbox;
+    if outbox.marker.is_none() {
+        return Ok(None);
+    }
+    // A lock on the table must not hold up the work that waits for this look; what is read only changes nothing.
+    let begin = format!(
+        "begin read only; set local lock_timeout = {}",
+        LOOK_TIMEOUT.as_millis()
+    );
+    session
+        .run(PURPOSE, session.client().batch_execute(&begin))
+        .await?;
+    let looked = async {
+        marker::check(session, outbox).await?;
+        let (Some(Change { change, lock, due }), table) = (plan.change(), outbox.table.quoted()) else {
+            return Ok(());
+        };
+        // The server looks at all rights before it tells how it would go about it.
+        let id = outbox.id();
+        let sql = format!(
+            "explain {change} where {due} and t.{id} = any(array(select t.{id} from {table} t where {due} for {lock}))"
+        );
+        session.run(PURPOSE, session.client().batch_execute(&sql)).await?;
+        marker::check_end(session, outbox).await
+    };
+    let looked = looked.await;
+    session
+        .run(PURPOSE, session.client().batch_execute("rollback"))
+        .await?;
+    let Err(error) = looked else {
+        return Ok(None);
+    };
+    if let Some(Unfit::Marker(unfit)) = error.unfit() {
+        return Ok(Some(Refusal::Marker(unfit.clone())));
+    }
+    match error.sqlstate() {
+        Some(SqlState::INSUFFICIENT_PRIVILEGE) => Ok(Some(Refusal::Forbidden {
+            table: outbox.table.clone(),
+            grant: plan.grant(),
+        })),
+        // The mark itself will tell.
+        Some(SqlState::LOCK_NOT_AVAILABLE) => Ok(None),
+        _ => Err(error),
+    }
 }
 
 /// Whether the settled prefix cannot be stored.

@@ -63,6 +63,8 @@ impl Unfit {
             | Self::NothingTells { .. }
             | Self::NotATable { .. }
             | Self::ColumnMissing { .. }
+            | Self::Marker(_)
+            | Self::NotCreated { .. }
             | Self::RoleMissing { .. }
             | Self::MayNotTearDown { .. }
             | Self::MarksOwned { .. } => return None,

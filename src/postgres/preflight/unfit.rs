@@ -3,6 +3,7 @@
 use walrelay_engine::Lsn;
 
 use super::super::identifier::{PublicationName, QualifiedTable, SlotName};
+use super::super::marker::MarkerUnfit;
 use super::super::shard::{MIN_SHARD_MAJOR, Part, Shard};
 use super::super::slot::PLUGIN;
 use super::super::startup::{MIN_SERVER_MAJOR, ServerVersion};
@@ -287,7 +288,7 @@ pub enum Unfit {
         table: QualifiedTable,
     },
     /// A table without a column that an event needs.
-    #[error("the table {table} has no column `{column}`{}", named_for(column, field))]
+    #[error("the table {table} has no column `{column}`{}{}", named_for(column, field), hint.as_deref().unwrap_or(""))]
     ColumnMissing {
         /// The table.
         table: QualifiedTable,
@@ -295,6 +296,8 @@ pub enum Unfit {
         column: String,
         /// The field of the event that it was to be.
         field: &'static str,
+        /// What may have been meant.
+        hint: Option<String>,
     },
     /// A payload that no body can be made of.
     #[error(
@@ -315,6 +318,17 @@ pub enum Unfit {
         table: QualifiedTable,
         /// The publication.
         publication: PublicationName,
+    },
+    /// The configured SQL about marks does not serve.
+    #[error(transparent)]
+    Marker(#[from] MarkerUnfit),
+    /// A table that is missing and whose columns are not those that set-up creates.
+    #[error(
+        "the table {table} does not exist, and `walrelay setup` creates none with other columns than its own"
+    )]
+    NotCreated {
+        /// The table.
+        table: QualifiedTable,
     },
     /// No role that could get rights.
     #[error("role `{role}` does not exist")]
@@ -367,11 +381,14 @@ impl Unfit {
             | Self::RowFilter { .. }
             | Self::ColumnList { .. }
             | Self::NotViaRoot { .. } => FaultKind::PublicationUnfit,
-            Self::TableMissing { .. } | Self::NotATable { .. } => FaultKind::TableMissing,
+            Self::TableMissing { .. } | Self::NotATable { .. } | Self::NotCreated { .. } => {
+                FaultKind::TableMissing
+            }
             Self::Unlogged { .. } => FaultKind::TableUnlogged,
             Self::ColumnMissing { .. } => FaultKind::ColumnMissing,
             Self::PayloadType { .. } => FaultKind::PayloadType,
             Self::NotPublished { .. } => FaultKind::TableNotPublished,
+            Self::Marker(unfit) => unfit.kind(),
             Self::RoleMissing { .. } => FaultKind::RoleMissing,
             Self::MayNotTearDown { .. } => FaultKind::TeardownForbidden,
             Self::MarksOwned { .. } => FaultKind::MarksOwned,

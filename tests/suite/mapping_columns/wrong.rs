@@ -1,0 +1,156 @@
+//! What does not fit is said in one line, before anything depends on it.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use walrelay_testbed::RelayBuilder;
+
+use super::{DEBEZIUM, Shape, stable};
+use crate::marks::{plain_role, wait_for_degraded};
+use crate::setup::last_line;
+use crate::world::{LONG, World};
+
+/// What of a configuration differs from [`DEBEZIUM`]'s: keys of `[[outbox]]`.
+type Other<'a> = &'a [(&'a str, &'a str)];
+
+/// The configuration's `[[outbox]]`.
+fn settings(other: Other<'_>) -> String {
+    let mut keys = BTreeMap::from([
+        ("preset", "debezium"),
+        ("unsent", "status = 'NEW'"),
+        ("mark_set", "status = 'SENT'"),
+        ("columns.created_at", "made_at"),
+    ]);
+    keys.extend(other.iter().copied());
+    let lines = keys
+        .iter()
+        .map(|(key, value)| format!("{key} = {}", serde_json::Value::from(*value)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A relay so configured.
+fn relay_of(world: &World, other: Other<'_>) -> RelayBuilder {
+    Shape {
+        settings: &settings(other),
+        ..DEBEZIUM
+    }
+    .relay(world)
+}
+
+#[tokio::test]
+async fn columns_and_marks_that_do_not_fit_are_refused_by_setup_in_one_line() -> Result<()> {
+    let world = DEBEZIUM.world().await?;
+    let mut said = Vec::new();
+    for other in [
+        [("unsent", "status = 'NEW'; drop table outbox")].as_slice(),
+        &[("unsent", "status = 'NEW') or (true")],
+        &[("mark_set", "set status = 'SENT'")],
+        &[("mark_set", "status = 'SENT' where true")],
+        &[("unsent", "state = 'NEW'")],
+        &[("unsent", "status")],
+        &[("unsent", "count(*) > 0")],
+        &[("unsent", "outbox.status = 'NEW'")],
+        &[("mark_set", "state = 'SENT'")],
+        &[("mark_set", "status = (select 1 from nowhere)")],
+        &[("mark_set", "attempts = 'many'")],
+        &[("columns.payload", "attempts")],
+        &[("columns.created_at", "mad_at")],
+        &[("preset", "walrelay")],
+        &[("columns.event_type", "TypE")],
+    ] {
+        let output = relay_of(&world, other).build()?.run_command(&["setup"]).await?;
+        assert_eq!(output.stdout, "", "{other:?}");
+        assert_ne!(output.code(), Some(0));
+        let line = stable(last_line(&output));
+        let (line, _) = line
+            .split_once(": change what the error names")
+            .unwrap_or((line, ""));
+        let (line, _) = line.split_once(": give the outbox table").unwrap_or((line, ""));
+        said.push(line.to_owned());
+    }
+    assert_eq!(world.slots().await?, 0);
+    insta::assert_snapshot!("refused_by_setup", said.join("\n"));
+    Ok(())
+}
+
+/// Once set up, what no longer fits is said by doctor and by the relay, which goes on delivering.
+#[tokio::test]
+async fn a_marker_that_does_not_fit_any_more_degrades_the_relay_and_is_named_by_doctor() -> Result<()> {
+    let world = DEBEZIUM.world().await?;
+    let recorder = world.recorder().await?;
+    let mut relay = DEBEZIUM
+        .relay(&world)
+        .text("postgres.guard_interval", "1s")
+        .build()?;
+    relay.setup().await?;
+    world
+        .client
+        .batch_execute("alter table outbox rename status to state")
+        .await?;
+    relay.start()?;
+    DEBEZIUM.insert(&world, "order", 3).await?;
+    recorder.wait_for_distinct(3, LONG).await?;
+    let said = wait_for_degraded(&mut relay, "marks_unfit").await?;
+    assert!(
+        said.contains(
+            "outbox.unsent does not fit the table public.outbox: column \\\"status\\\" does not exist"
+        ),
+        "{said}"
+    );
+    let doctor = relay.run_command(&["doctor"]).await?;
+    let marks = doctor.stdout.lines().find(|line| line.contains(" marks: "));
+    insta::assert_snapshot!("doctor_after_a_rename", marks.unwrap_or_default());
+
+    // A mark that leaves its row unsent would be set for ever.
+    world
+        .client
+        .batch_execute("alter table outbox rename state to status")
+        .await?;
+    let endless = [
+        ("mark_set", "attempts = 1"),
+        ("unsent", "coalesce(status, 'NEW') = 'NEW'"),
+    ];
+    let doctor = relay_of(&world, &endless)
+        .build()?
+        .run_command(&["doctor"])
+        .await?;
+    let marks = doctor.stdout.lines().find(|line| line.contains(" marks: "));
+    insta::assert_snapshot!("doctor_of_endless_marks", marks.unwrap_or_default());
+
+    // What was published meanwhile gets its mark.
+    DEBEZIUM.wait_unsent(&world, 0).await?;
+    Ok(())
+}
+
+/// The columns of the condition nothing tells but the server.
+#[tokio::test]
+async fn r20_a_right_that_a_marker_lacks_is_said_with_its_grant() -> Result<()> {
+    let world = DEBEZIUM.world().await?;
+    let recorder = world.recorder().await?;
+    let mut relay = DEBEZIUM
+        .relay(&world)
+        .text("postgres.guard_interval", "1s")
+        .build()?;
+    relay.setup().await?;
+    let role = plain_role(&world).await?;
+    // All but the right to read what the condition asks for.
+    let rights = format!(
+        "grant update (settled_commit_lsn, settled_tx_seq, settled_complete, unswept_xid) on walrelay.state to {role};
+         grant select (id), update (status, attempts) on outbox to {role}"
+    );
+    world.client.batch_execute(&rights).await?;
+    let url = world.database.url().replace("postgres@", &format!("{role}@"));
+    relay.reconfigure(|builder| builder.postgres_url(&url))?;
+    relay.start()?;
+    DEBEZIUM.insert(&world, "order", 3).await?;
+    recorder.wait_for_distinct(3, LONG).await?;
+    wait_for_degraded(&mut relay, "marks_forbidden").await?;
+    let doctor = relay.run_command(&["doctor"]).await?;
+    let grant =
+        format!("grant select, update (\"status\", \"attempts\") on \"public\".\"outbox\" to \"{role}\";");
+    assert!(doctor.stdout.contains(&grant), "{}", doctor.stdout);
+    world.client.batch_execute(&grant).await?;
+    DEBEZIUM.wait_unsent(&world, 0).await?;
+    assert_eq!(recorder.duplicates(), 0);
+    Ok(())
+}
