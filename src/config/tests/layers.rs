@@ -153,15 +153,17 @@ fn every_key_reaches_the_configuration() {
         };
         // These go together only.
         let partner = match key.path {
-            "rabbitmq.cert_file" => "rabbitmq.key_file = 'key'\n",
-            "rabbitmq.key_file" => "rabbitmq.cert_file = 'certificate'\n",
-            "outbox.unsent" => "[[outbox]]\ntable = 'public.outbox_events'\nmark_set = 'partner'\n",
-            "outbox.mark_set" => "[[outbox]]\ntable = 'public.outbox_events'\nunsent = 'partner'\n",
-            _ => "",
+            "rabbitmq.cert_file" => "rabbitmq.key_file",
+            "rabbitmq.key_file" => "rabbitmq.cert_file",
+            "outbox.unsent" => "outbox.mark_set",
+            "outbox.mark_set" => "outbox.unsent",
+            _ => key.path,
         };
-        let file = format!("{URLS}{partner}");
-        let by_flag = loaded(&file, &set(&[&format!("{}={value}", key.path)])).config;
-        let by_variable = loaded(&file, &environment(&[(&key.env_name(), value)])).config;
+        let both = [partner, key.path].map(|path| format!("{path}={value}"));
+        let by_flag = loaded(URLS, &set(&[&both[0], &both[1]])).config;
+        let names = [partner, key.path].map(|path| Key::find(path).unwrap().env_name());
+        let variables = [(names[0].as_str(), value), (names[1].as_str(), value)];
+        let by_variable = loaded(URLS, &environment(&variables)).config;
         assert_ne!(format!("{by_flag:?}"), before, "{}", key.path);
         assert_eq!(format!("{by_flag:?}"), format!("{by_variable:?}"), "{}", key.path);
     }
