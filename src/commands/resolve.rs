@@ -107,6 +107,12 @@ pub(super) const AGREEMENTS: &[Agreement] = &[
         is_taken
             .then_some("an outbox.table has the name that stands for the messages of source.messages.prefix")
     }),
+    ("postgres.shard", |config| {
+        (config.postgres.shard.is_some() && config.messages_prefix.is_some()).then_some(
+            "postgres.shard divides rows of tables, but logical messages (source.messages) come to every slot: give them a relay of \
+             its own, without a shard",
+        )
+    }),
     ("recovery.on_slot_lost", |config| {
         (config.messages_prefix.is_some() && config.recovery.on_slot_lost == OnSlotLost::Rescan).then_some(
         "recovery.on_slot_lost = \"rescan\" goes on after a lost slot without the events of messages, which are in no table \

@@ -104,6 +104,12 @@ async fn what_is_wrong_in_the_configuration_is_one_line_and_exit_78() -> Result<
             base().text("rabbitmq.exchange", "a{b"),
             "rabbitmq.exchange is not valid: ",
         ),
+        (
+            base()
+                .text("postgres.shard", "0/2")
+                .text("source.messages.prefix", "outbox"),
+            "postgres.shard divides rows of tables, but logical messages (source.messages) come to every slot",
+        ),
         (base().unset("postgres.url"), "postgres.url is not set: "),
         (base().extra(&format!("password = \"{SECRET}")), "walrelay.toml:"),
     ];
