@@ -100,6 +100,18 @@ impl OutboxTable {
             .collect()
     }
 
+    /// Whether an exchange may be known only when an event comes.
+    #[must_use]
+    pub fn has_open_exchange(&self) -> bool {
+        let of_rules = self.route.rules.iter().map(|rule| &rule.exchange);
+        let mut templates = of_rules.chain([&self.route.exchange]);
+        match &self.columns.exchange {
+            Source::Column(_) | Source::ColumnIfThere(_) => true,
+            Source::Constant(_) => false,
+            Source::Absent => templates.any(|template| template.as_constant().is_none()),
+        }
+    }
+
     /// The exchanges that are known before an event comes, each once; "" is the default exchange.
     #[must_use]
     pub fn fixed_exchanges(&self) -> BTreeSet<&str> {

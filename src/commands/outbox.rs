@@ -12,7 +12,7 @@ use crate::config::{
     self, Config, FailurePolicy, FieldValue, MessageFormat, OutboxConfig, Preset, RouteConfig,
 };
 use crate::postgres::marker::{MarkSet, Marker};
-use crate::postgres::{Outbox, QualifiedTable};
+use crate::postgres::{MessagePrefix, Outbox, QualifiedTable};
 
 /// The outbox tables in the order of the configuration.
 pub(super) fn outbox_tables(config: &Config) -> anyhow::Result<Vec<OutboxTable>> {
@@ -30,11 +30,21 @@ pub(super) fn outbox_tables(config: &Config) -> anyhow::Result<Vec<OutboxTable>>
     tables.collect()
 }
 
+/// The outbox tables, and behind them the one that stands for events without a table, if there are such: see `FlowConfig`.
+pub(super) fn all_tables(config: &Config) -> anyhow::Result<Vec<OutboxTable>> {
+    let mut tables = outbox_tables(config)?;
+    if let Some(prefix) = &config.messages_prefix {
+        let prefix: MessagePrefix = prefix.parse()?;
+        tables.push(messages_table(config, prefix.table())?);
+    }
+    Ok(tables)
+}
+
 /// The table that stands for events without one: they go by the templates of `[rabbitmq]`.
-pub(super) fn messages_table(config: &Config, table: &QualifiedTable) -> anyhow::Result<OutboxTable> {
+fn messages_table(config: &Config, table: QualifiedTable) -> anyhow::Result<OutboxTable> {
     Ok(OutboxTable {
-        schema: table.schema.clone(),
-        name: table.name.clone(),
+        schema: table.schema,
+        name: table.name,
         columns: Columns::default(),
         content: Content::default(),
         route: Route {

@@ -15,7 +15,7 @@ use walrelay_engine::route::{Reference, Template, TemplateError};
 use walrelay_engine::window::WindowLimits;
 
 use super::outbox::{
-    check_source, has_dead_letters, messages_table, outbox_tables, outboxes, policy, retention_without_time,
+    all_tables, check_source, has_dead_letters, outbox_tables, outboxes, policy, retention_without_time,
 };
 use super::{WrongUsage, stream};
 use crate::cli::ReplayArgs;
@@ -86,7 +86,7 @@ pub(super) const AGREEMENTS: &[Agreement] = &[
     ("outbox.retention.keep_sent", retention_without_time),
     ("rabbitmq.declare.exchange_type", |config| {
         // What is wrong with the tables is said of them.
-        let tables = outbox_tables(config).ok()?;
+        let tables = all_tables(config).ok()?;
         let mut exchanges = tables.iter().flat_map(OutboxTable::fixed_exchanges);
         let can_declare = exchanges.any(|name| !name.is_empty());
         (config.rabbitmq.declare.is_some() && !can_declare).then_some(
@@ -269,14 +269,8 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         invalid: policy(delivery.on_invalid),
     };
     let ignore_tables = ignore_tables(config)?;
-    let mut tables = outbox_tables(config)?;
-    // The last one: see FlowConfig.
-    let messages = source.messages.as_ref().map(MessagePrefix::table);
-    if let Some(table) = messages {
-        tables.push(messages_table(config, &table)?);
-    }
     let flow = FlowConfig {
-        tables,
+        tables: all_tables(config)?,
         messages: source.messages.as_ref().map(|prefix| prefix.as_str().to_owned()),
         ignore_tables: ignore_tables.iter().map(ignored_table).collect(),
         limits: limits(config)?,
@@ -428,12 +422,12 @@ fn sink(config: &Config, name: &str, auto_setup: bool) -> anyhow::Result<Sink> {
 pub(super) fn brokers(config: &Config, name: &str, auto_setup: bool) -> anyhow::Result<Brokers> {
     let rabbitmq = &config.rabbitmq;
     let declare = rabbitmq.declare.or(auto_setup.then_some(ExchangeType::Topic));
-    // An exchange with a column in its name is known only when an event comes.
     // A stream is published to without an exchange.
     let tables = match rabbitmq.stream_name {
         Some(_) => Vec::new(),
-        None => outbox_tables(config)?,
+        None => all_tables(config)?,
     };
+    let has_open_exchanges = tables.iter().any(OutboxTable::has_open_exchange);
     let exchanges: BTreeSet<_> = tables.iter().flat_map(OutboxTable::fixed_exchanges).collect();
     let exchanges = exchanges.into_iter().map(|name| Exchange {
         name: name.to_owned(),
@@ -461,6 +455,7 @@ pub(super) fn brokers(config: &Config, name: &str, auto_setup: bool) -> anyhow::
             name: name.to_owned(),
             heartbeat: rabbitmq.heartbeat,
             exchanges: exchanges.clone(),
+            has_open_exchanges,
             timeout: BROKER_TIMEOUT,
             stream: None,
         })

@@ -93,6 +93,7 @@ mod tests {
             name: String::new(),
             heartbeat: Duration::ZERO,
             exchanges: Vec::new(),
+            has_open_exchanges: true,
             timeout: Duration::ZERO,
             stream: None,
         });

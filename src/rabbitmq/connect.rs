@@ -42,6 +42,8 @@ pub struct Connector {
     pub heartbeat: Duration,
     /// The exchanges to declare or look for.
     pub exchanges: Vec<Exchange>,
+    /// Whether messages may also go to exchanges that are not among them, since a row has a say in it.
+    pub has_open_exchanges: bool,
     /// The time for everything together.
     pub timeout: Duration,
     /// The stream to publish to, instead of exchanges.

@@ -60,6 +60,7 @@ impl Examination {
         // Without the exchange first, so that what a missing one hides is seen all the same.
         let alone = Connector {
             exchanges: Vec::new(),
+            has_open_exchanges: true,
             ..connector.clone()
         };
         match alone.connect().await {

@@ -61,9 +61,10 @@ pub(super) fn refusal<'a>(error: &'a BrokerError, connector: &Connector) -> Opti
         return None;
     };
     let kind = error.kind();
-    // With a column in its name, an exchange is missing for some events only: which one is to be found.
+    // Where a row has a say in the exchange, it is missing for some events only: which one is to be found. One that is known
+    // beforehand is looked for by every new link.
     let of_event = matches!(kind, FaultKind::ExchangeMissing | FaultKind::ExchangeForbidden)
-        && connector.exchanges.is_empty();
+        && connector.has_open_exchanges;
     (of_event || kind == FaultKind::MessageRefused).then_some((*reply_code, reply_text))
 }
 

@@ -49,6 +49,13 @@ use crate::postgres::{Incoming, Replication};
 /// The loop goes round at least this often, so that `/livez` can tell that it does.
 const TICK: Duration = Duration::from_secs(1);
 
+/// While a backlog is worked off, a turn waits for so long where a read brought less than this, or where the broker has at least
+/// so many messages in hand: else each event or confirm would be a wake-up of relay, walsender and broker, which costs several
+/// times what the events do.
+const LINGER: Duration = Duration::from_millis(1);
+const SMALL_READ: usize = 16 * 1024;
+const IN_HAND: usize = 100;
+
 /// Everything the relay is given, resolved.
 #[derive(Debug, Clone)]
 pub struct RelaySettings {
@@ -114,6 +121,8 @@ struct Relay {
     held: HeldTold,
     refused: RefusedTold,
     struck: Struck,
+    /// The last read of the stream brought little.
+    read_little: bool,
     /// When the grace of a requested stop is over.
     stop_by: Option<Instant>,
     halted: Option<FaultKind>,
@@ -150,6 +159,7 @@ impl Relay {
             held: HeldTold::default(),
             refused: RefusedTold::default(),
             struck: Struck::default(),
+            read_little: false,
             stop_by: None,
             halted: None,
             spans_refused: 0,
@@ -164,6 +174,9 @@ impl Relay {
             if let Some(ending) = self.ending(now) {
                 self.farewell().await;
                 return ending;
+            }
+            if self.lingers() {
+                tokio::time::sleep(LINGER).await;
             }
             let deadline = self.deadline(now);
             let stopping = self.stop_by.is_some();
@@ -340,7 +353,10 @@ impl Relay {
         {
             worked = true;
             match result {
-                Ok(Progress::Read(_)) => self.flow.handle_bytes(now),
+                Ok(Progress::Read(count)) => {
+                    self.read_little = count < SMALL_READ;
+                    self.flow.handle_bytes(now);
+                }
                 Ok(Progress::Drained | Progress::Eof) => {}
                 Err(error) => {
                     self.read_stream(now);
@@ -351,6 +367,14 @@ impl Relay {
             }
         }
         if worked { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Whether to let more come before the sockets are looked at again. Never where the broker would be kept waiting, as it
+    /// would with one message at a time in strict order, or with a window of few.
+    fn lingers(&mut self) -> bool {
+        let in_hand = (self.settings.flow.limits.events / 2).max(IN_HAND);
+        let read_little = std::mem::take(&mut self.read_little);
+        (read_little || self.flow.unanswered() >= in_hand) && self.flow.is_behind()
     }
 
     /// Whether it is this instance that streams from the slot, as far as is known, and goes on doing so.

@@ -22,6 +22,7 @@ fn connector(broker: &ScriptedBroker) -> Connector {
         mechanisms: vec![Mechanism::Plain],
         name: "walrelay test".to_owned(),
         heartbeat: Duration::from_secs(1),
+        has_open_exchanges: false,
         exchanges: vec![Exchange {
             name: "outbox".to_owned(),
             declare: None,

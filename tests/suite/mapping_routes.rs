@@ -231,6 +231,51 @@ async fn an_exchange_of_a_rule_that_is_missing_is_told_before_an_event_comes() -
     Ok(())
 }
 
+/// Beside an exchange that is known and there, one that a row names and that is missing holds that row alone.
+#[tokio::test]
+async fn a_missing_exchange_that_a_row_names_holds_that_event_and_no_other_is_repeated() -> Result<()> {
+    let world = World::new().await?;
+    let far = exchange(&world, "far").await?;
+    let rule = "exchange = 'far'\n[[outbox.route]]\nwhen = { event_type = 'Own' }\nexchange = '{payload.tenant}'\n";
+    let mut relay = world.relay().extra(rule).start().await?;
+    insert(&world.client, "order", "Plain", "{}").await?;
+    let lost = insert(&world.client, "order", "Own", r#"{"tenant": "nowhere"}"#).await?;
+    insert(&world.client, "order", "Plain", "{}").await?;
+    let readiness = relay
+        .wait_readiness("the event to be held", LONG, |readiness| {
+            readiness.json["delivery"]["state"] == "held" && readiness.json.to_string().contains(&lost)
+        })
+        .await?;
+    assert!(!readiness.is_ready());
+    let skip = relay
+        .run_command(&["skip", &lost, "--reason", "nowhere to go"])
+        .await?;
+    ensure!(skip.code() == Some(0), "{skip:?}");
+    far.wait_for_distinct(2, LONG).await?;
+    relay.wait_ready(LONG).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_exchange_of_logical_messages_is_declared_too() -> Result<()> {
+    let world = World::without_exchange().await?;
+    let mut relay = world
+        .table_less()
+        .text("rabbitmq.declare.exchange_type", "topic")
+        .start()
+        .await?;
+    relay.wait_ready(LONG).await?;
+    world.vhost.declare_queue(QueueOptions::classic("all")).await?;
+    world.vhost.bind("all", "outbox", "#").await?;
+    let recorder = Recorder::start(&world.vhost, "all").await?;
+    world
+        .client
+        .batch_execute("select walrelay.emit('order', '1', 'OrderPaid', '{}')")
+        .await?;
+    recorder.wait_for_distinct(1, LONG).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn every_exchange_that_is_known_is_declared_where_that_is_asked_for() -> Result<()> {
     let world = World::without_exchange().await?;

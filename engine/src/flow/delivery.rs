@@ -14,6 +14,9 @@ use crate::event::InvalidRow;
 use crate::rate::Rate;
 use crate::window::{Failure, Seq};
 
+/// Confirms that come so long after the commit, in µs, are of a backlog.
+const BEHIND: i64 = 1_000_000;
+
 /// The channel that publishes; the connection has no other.
 pub const CHANNEL: u16 = 1;
 
@@ -258,6 +261,18 @@ impl Flow {
         self.probe.take_if(|probe| *probe == seq).is_some()
     }
 
+    /// Messages that the broker has not answered.
+    #[must_use]
+    pub const fn unanswered(&self) -> usize {
+        self.confirms.outstanding()
+    }
+
+    /// Whether a backlog is being worked off, so that a moment more or less does not matter to any event.
+    #[must_use]
+    pub const fn is_behind(&self) -> bool {
+        self.confirms_late && self.window.unsettled() > 0
+    }
+
     /// Whether a delivery has failed and none has been confirmed since, so that messages go out one at a time. Still
     /// true while the failed event is on its way again and so not [`held`](Self::held).
     #[must_use]
@@ -297,6 +312,7 @@ impl Flow {
                 if let Some(entry) = self.window.entry(seq) {
                     let committed = entry.key.transaction.commit_time;
                     self.counters.commit_to_confirm.observe(committed, self.wall);
+                    self.confirms_late = self.wall.micros().saturating_sub(committed.micros()) > BEHIND;
                 }
                 self.mark(seq, now);
                 self.settle(seq, Lsn::INVALID);

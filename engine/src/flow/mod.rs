@@ -144,6 +144,8 @@ pub struct Flow {
     stopping: bool,
     /// What our clock says, as of the last [`Flow::tell_time`].
     wall: PgTimestamp,
+    /// The last confirm came long after its event's commit.
+    confirms_late: bool,
 }
 
 /// What lives as long as one walsender connection.
@@ -263,6 +265,7 @@ impl Flow {
             },
             stopping: false,
             wall: PgTimestamp::default(),
+            confirms_late: false,
         }
     }
 

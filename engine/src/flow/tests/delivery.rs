@@ -2,6 +2,7 @@
 
 use super::rig::{COMMIT_SIZE, FRAME_MAX, OutboxRow, Rig, begin, config};
 use crate::Lsn;
+use crate::PgTimestamp;
 use crate::confirms::ConfirmError;
 use crate::event::InvalidRow;
 use crate::flow::DeliveryError;
@@ -34,6 +35,23 @@ fn messages_are_handed_out_until_the_buffer_holds_the_target() {
     assert_eq!(rig.flow.poll_publish(&mut out, one, rig.now), 0);
     assert_eq!(rig.flow.poll_publish(&mut out, one + 1, rig.now), 1);
     assert_eq!(rig.publish(), [(100, 2), (100, 3), (100, 4)]);
+}
+
+/// Fresh events never wait for others to be sent with.
+#[test]
+fn a_flow_is_behind_while_what_is_confirmed_was_committed_long_ago_and_more_is_in_flight() {
+    // All transactions of these tests committed at second 5.
+    for (seconds, is_behind) in [(5, false), (6, false), (7, true), (0, false)] {
+        let mut rig = Rig::small();
+        rig.flow.tell_time(PgTimestamp::new(seconds * 1_000_000));
+        rig.transaction(100, 2);
+        rig.publish();
+        assert!(!rig.flow.is_behind(), "nothing is confirmed");
+        rig.ack(1);
+        assert_eq!(rig.flow.is_behind(), is_behind, "at {seconds}");
+        rig.ack(2);
+        assert!(!rig.flow.is_behind(), "nothing is in flight");
+    }
 }
 
 /// I7: a lost link repeats what had no answer, nothing else.
