@@ -180,7 +180,7 @@ async fn readiness_is_json_and_unknown_paths_are_404() -> Result<()> {
     assert_eq!(
         json,
         serde_json::json!({
-            "ready": true, "role": "active", "slot": slot,
+            "ready": true, "role": "active", "slot": slot, "sink": "rabbitmq",
             "database": {"state": "up", "since": null},
             "broker": {"state": "up", "since": null},
             "delivery": {"state": "flowing"},
