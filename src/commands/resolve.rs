@@ -15,7 +15,8 @@ use walrelay_engine::route::{Reference, Template, TemplateError};
 use walrelay_engine::window::WindowLimits;
 
 use super::outbox::{
-    check_source, has_dead_letters, messages_table, outbox_tables, outboxes, policy, retention_without_time,
+    check_expiration, check_priority, check_source, has_dead_letters, outbox_tables, outboxes, policy,
+    retention_without_time, tables_and_messages,
 };
 use super::{WrongUsage, stream};
 use crate::cli::ReplayArgs;
@@ -74,7 +75,9 @@ pub(super) const VALIDATORS: &[Validator] = &[
     }),
     ("outbox.columns.content_type", check_short_template),
     ("outbox.columns.expiration", check_short_template),
+    ("outbox.columns.expiration", check_expiration),
     ("outbox.columns.priority", check_short_template),
+    ("outbox.columns.priority", check_priority),
     ("outbox.columns.correlation_id", check_short_template),
     ("outbox.headers", check_template),
     ("outbox.cloudevents.source", check_source),
@@ -86,7 +89,7 @@ pub(super) const AGREEMENTS: &[Agreement] = &[
     ("outbox.retention.keep_sent", retention_without_time),
     ("rabbitmq.declare.exchange_type", |config| {
         // What is wrong with the tables is said of them.
-        let tables = outbox_tables(config).ok()?;
+        let tables = tables_and_messages(config).ok()?;
         let mut exchanges = tables.iter().flat_map(OutboxTable::fixed_exchanges);
         let can_declare = exchanges.any(|name| !name.is_empty());
         (config.rabbitmq.declare.is_some() && !can_declare).then_some(
@@ -263,14 +266,8 @@ pub(super) fn relay(config: &Config, auto_setup: bool, exit_on_halt: bool) -> an
         invalid: policy(delivery.on_invalid),
     };
     let ignore_tables = ignore_tables(config)?;
-    let mut tables = outbox_tables(config)?;
-    // The last one: see FlowConfig.
-    let messages = source.messages.as_ref().map(MessagePrefix::table);
-    if let Some(table) = messages {
-        tables.push(messages_table(config, &table)?);
-    }
     let flow = FlowConfig {
-        tables,
+        tables: tables_and_messages(config)?,
         messages: source.messages.as_ref().map(|prefix| prefix.as_str().to_owned()),
         ignore_tables: ignore_tables.iter().map(ignored_table).collect(),
         limits: limits(config)?,

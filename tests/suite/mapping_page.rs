@@ -164,7 +164,7 @@ fn what_is_no_row_is_told_in_one_line() -> Result<()> {
             r#"{"id": "7"}"#,
             &[],
             1,
-            "table public.outbox_events has no column \"aggregate_type\"",
+            "table public.outbox_events has no column \"aggregate_type\"; the row has to have it, if only as null",
         ),
         (
             two,
