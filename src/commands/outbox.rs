@@ -3,7 +3,8 @@
 use std::error::Error;
 
 use walrelay_engine::event::{
-    AfterPublish, CloudEvents, Columns, Content, Format, OutboxTable, Route, Source, is_uri_reference,
+    AfterPublish, CloudEvents, Columns, Content, Format, OutboxTable, Route, Source, expiration_fault,
+    is_uri_reference, priority_of,
 };
 use walrelay_engine::policy::Policy;
 use walrelay_engine::route::{Condition, Reference, Rule, Setting, Template, TemplateError};
@@ -232,6 +233,29 @@ fn default_source(table: &QualifiedTable) -> String {
     source
 }
 
+/// Whether a text can be the template of the property `expiration`.
+pub(super) fn check_expiration(text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    // What is wrong with a template is said of it elsewhere.
+    let template = Template::parse(text).ok();
+    match template
+        .as_ref()
+        .and_then(Template::as_constant)
+        .and_then(expiration_fault)
+    {
+        Some(rule) => Err(format!("it is not {rule}").into()),
+        None => Ok(()),
+    }
+}
+
+/// Whether a text can be the template of the property `priority`.
+pub(super) fn check_priority(text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let template = Template::parse(text).ok();
+    match template.as_ref().and_then(Template::as_constant).map(priority_of) {
+        Some(Err(rule)) => Err(format!("it is not {rule}").into()),
+        Some(Ok(_)) | None => Ok(()),
+    }
+}
+
 /// Whether a text can be the template of the attribute `source`.
 pub(super) fn check_source(text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     let source = Template::parse(text)?;
@@ -267,6 +291,22 @@ pub(super) fn has_dead_letters(config: &Config) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_message_could_have_is_refused_where_it_is_the_same_for_every_event() {
+        for text in ["", "0", "60000", "315360000000", "{ttl}", "{ttl}0"] {
+            assert!(check_expiration(text).is_ok(), "{text}");
+        }
+        for text in ["1m", "-1", "+1", " 1", "1.5", "315360000001"] {
+            assert!(check_expiration(text).is_err(), "{text}");
+        }
+        for text in ["", "0", "255", "{urgency}"] {
+            assert!(check_priority(text).is_ok(), "{text}");
+        }
+        for text in ["256", "-1", "+1", "high"] {
+            assert!(check_priority(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn the_source_of_a_table_is_a_uri_reference_whatever_its_name() {

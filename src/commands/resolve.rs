@@ -15,7 +15,8 @@ use walrelay_engine::route::{Reference, Template, TemplateError};
 use walrelay_engine::window::WindowLimits;
 
 use super::outbox::{
-    all_tables, check_source, has_dead_letters, outbox_tables, outboxes, policy, retention_without_time,
+    all_tables, check_expiration, check_priority, check_source, has_dead_letters, outbox_tables, outboxes,
+    policy, retention_without_time,
 };
 use super::{WrongUsage, stream};
 use crate::cli::ReplayArgs;
@@ -74,7 +75,9 @@ pub(super) const VALIDATORS: &[Validator] = &[
     }),
     ("outbox.columns.content_type", check_short_template),
     ("outbox.columns.expiration", check_short_template),
+    ("outbox.columns.expiration", check_expiration),
     ("outbox.columns.priority", check_short_template),
+    ("outbox.columns.priority", check_priority),
     ("outbox.columns.correlation_id", check_short_template),
     ("outbox.headers", check_template),
     ("outbox.cloudevents.source", check_source),

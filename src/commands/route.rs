@@ -10,11 +10,11 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
 use walrelay_engine::amqp::{FieldValue, PropertyValue, Table};
-use walrelay_engine::event::OutboxTable;
+use walrelay_engine::event::{MappingError, OutboxTable};
 use walrelay_engine::flow::{GivenColumn, Preview, PreviewConfig, PreviewError, preview};
 use walrelay_engine::policy::Policy;
 
-use super::outbox::{outbox_tables, policy};
+use super::outbox::{all_tables, policy};
 use super::table::visible;
 use super::{Exit, WrongUsage, print};
 use crate::cli::{OutputArg, RouteArgs};
@@ -37,7 +37,7 @@ const OF_STREAM: [&str; 2] = ["commit_lsn", "tx_seq"];
 
 pub(super) fn execute(args: &RouteArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let config = &loaded.config;
-    let tables = outbox_tables(config)?;
+    let tables = all_tables(config)?;
     let table = chosen(&tables, args.table.as_ref())?;
     let columns = columns(&read(&args.json)?).with_context(|| args.json.display().to_string())?;
     let delivery = &config.delivery;
@@ -48,6 +48,9 @@ pub(super) fn execute(args: &RouteArgs, loaded: &Loaded) -> anyhow::Result<Exit>
     };
     let found = preview(table, &columns, settings).map_err(|error| match error {
         PreviewError::Row(reason) => anyhow::anyhow!("the row is invalid: {reason}"),
+        PreviewError::Mapping(
+            error @ (MappingError::ColumnMissing { .. } | MappingError::TemplateColumnMissing { .. }),
+        ) => anyhow::anyhow!("{error}; the row has to have it, if only as null"),
         error @ (PreviewError::Mapping(_) | PreviewError::Columns(_)) => error.into(),
     })?;
     let shown = Shown::new(config, table, &found).context("read the message that was made")?;

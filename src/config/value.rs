@@ -137,14 +137,18 @@ impl Value {
             }
             (Kind::Field, DeValue::Table(table)) => FieldValue::from_table(table)
                 .map(Self::Field)
-                .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new())),
+                .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new()))?
+                .fits(key, || described(value)),
             (Kind::Named, DeValue::Table(table)) => NamedTexts::from_table(table)
                 .map(Self::Named)
                 .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new()))?
                 .fits(key, || described(value)),
             (Kind::Conditions, DeValue::Table(table)) => ConditionValue::from_table(table)
                 .map(Self::Conditions)
-                .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new())),
+                .ok_or_else(|| {
+                    let hint = "; it needs a column, and each column a text or several";
+                    impossible(key, expected(key.kind), described(value), hint.to_owned())
+                }),
             (Kind::Named | Kind::Conditions, other) => Err(impossible(
                 key,
                 expected(key.kind),

@@ -8,11 +8,16 @@ use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use lapin::types::ShortString;
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
-use walrelay_testbed::{QueueOptions, RabbitMq, RabbitMqOptions, Recorder, Relay, shared_postgres};
+use walrelay_testbed::{
+    CommandOutput, Delivery, QueueOptions, RabbitMq, RabbitMqOptions, Recorder, Relay, eventually, free_port,
+    shared_postgres,
+};
 
-use crate::world::{LONG, World};
+use crate::streams::stored::Stored;
+use crate::world::{LONG, World, text};
 
 /// What a file needs beside servers.
 struct Example {
@@ -22,6 +27,10 @@ struct Example {
     /// SQL that writes one event.
     event: &'static str,
     target: Target,
+    /// Whether the message is what the file's comments say.
+    fits: fn(&Delivery) -> bool,
+    /// SQL of a condition that comes to be true; nothing where there is none.
+    afterwards: &'static str,
 }
 
 /// Where the event comes to.
@@ -34,14 +43,59 @@ enum Target {
         key: &'static str,
     },
     Stdout,
+    /// A stream, by the stream protocol.
+    Stream(&'static str),
 }
 
 const EXAMPLES: &[Example] = &[
+    Example {
+        fits: |message| {
+            let body: Value = serde_json::from_slice(&message.body).unwrap_or_default();
+            content_type(message) == "application/cloudevents+json"
+                && body["specversion"] == "1.0"
+                && body["type"] == "com.example.shop.order_created"
+                && body["source"] == "//shop.example.com/orders"
+                && body["data"] == json!({"total": 1})
+        },
+        ..of_default_table("cloudevents", queue("orders", "outbox", "order.*"))
+    },
     of_default_table("consistent-hash", queue("shard-1", "sharded", "1")),
+    Example {
+        tables: "create table outbox (id uuid primary key, aggregatetype varchar(255) not null, aggregateid varchar(255) not null,
+                                      type varchar(255) not null, payload varchar(4000) not null)",
+        event: "insert into outbox values (gen_random_uuid(), 'Order', '42', 'OrderCreated', '{\"total\":  1.0}')",
+        fits: |message| {
+            message.routing_key == "order.order_created"
+                && content_type(message) == "application/json"
+                && message.body == b"{\"total\":  1.0}"
+        },
+        ..of_default_table("debezium", queue("orders", "outbox.event", "order.*"))
+    },
     of_default_table("headers-exchange", queue("orders", "events", "")),
     of_default_table("minimal", queue("orders", "outbox", "order.*")),
     of_default_table("quorum-queues", queue("order-events", "", "")),
+    Example {
+        event: "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
+                values (gen_random_uuid(), 'order', 42, 'OrderCreated', '{\"customer\": {\"country\": \"DE\"}}')",
+        fits: |message| message.routing_key == "de.order_created.web",
+        ..of_default_table("rules", queue("near", "orders-near", "de.#"))
+    },
+    Example {
+        tables: "create table events (seq bigint generated always as identity primary key, order_id bigint not null,
+                                      kind text not null, body jsonb not null, status text not null default 'NEW',
+                                      published_at timestamptz)",
+        event: "insert into events (order_id, kind, body) values (42, 'OrderCreated', '{\"total\": 1}')",
+        fits: |message| message.message_id == "1" && message.routing_key == "order.OrderCreated",
+        afterwards: "(select status = 'SENT' and published_at is not null from events)",
+        ..of_default_table("status-column", queue("orders", "outbox", "order.*"))
+    },
     of_default_table("stdout", Target::Stdout),
+    of_default_table("stream-with-dedup", Target::Stream("events")),
+    Example {
+        event: "select walrelay.emit('order', '42', 'OrderCreated', '{\"total\": 1}')",
+        fits: |message| message.routing_key == "order.order_created" && message.body == b"{\"total\": 1}",
+        ..of_default_table("table-less", queue("orders", "outbox", "order.*"))
+    },
 ];
 
 const fn queue(name: &'static str, exchange: &'static str, key: &'static str) -> Target {
@@ -55,18 +109,35 @@ const fn of_default_table(file: &'static str, target: Target) -> Example {
         event: "insert into outbox_events (id, aggregate_type, aggregate_id, event_type, payload)
                 values ('7b7f5c1e-9c1b-4a52-9f0e-2f1d1c0f4a11', 'order', 42, 'OrderCreated', '{\"total\": 1}')",
         target,
+        fits: |message| message.body == b"{\"total\": 1}",
+        afterwards: "",
     }
+}
+
+fn content_type(message: &Delivery) -> &str {
+    message
+        .properties
+        .content_type()
+        .as_ref()
+        .map_or("", ShortString::as_str)
 }
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("config/examples")
 }
 
-/// A broker with the plugins that examples ask for.
-async fn broker() -> Result<&'static RabbitMq> {
-    static BROKER: OnceCell<RabbitMq> = OnceCell::const_new();
-    let options = RabbitMqOptions::default().plugin("rabbitmq_consistent_hash_exchange");
-    Ok(BROKER.get_or_try_init(|| RabbitMq::start(options)).await?)
+/// A broker with the plugins that examples ask for, and the port of its stream listener.
+async fn broker() -> Result<&'static (RabbitMq, u16)> {
+    static BROKER: OnceCell<(RabbitMq, u16)> = OnceCell::const_new();
+    let start = async || -> Result<_> {
+        let stream_port = free_port();
+        let options = RabbitMqOptions::default()
+            .plugin("rabbitmq_consistent_hash_exchange")
+            .plugin("rabbitmq_stream")
+            .config("stream.listeners.tcp.1", &format!("127.0.0.1:{stream_port}"));
+        Ok((RabbitMq::start(options).await?, stream_port))
+    };
+    BROKER.get_or_try_init(start).await
 }
 
 #[test]
@@ -91,7 +162,8 @@ async fn each_example_delivers_an_event() -> Result<()> {
 }
 
 async fn try_out(example: &Example) -> Result<()> {
-    let world = World::on(shared_postgres().await?, broker().await?).await?;
+    let (broker, stream_port) = broker().await?;
+    let world = World::on(shared_postgres().await?, broker).await?;
     if !example.tables.is_empty() {
         world.client.batch_execute(example.tables).await?;
     }
@@ -99,13 +171,19 @@ async fn try_out(example: &Example) -> Result<()> {
     let mut relay = world.relay().build()?;
     fs::write(relay.config_path(), &text)?;
     // The servers are not at home at localhost, and slots are a server's.
-    let here = [
+    let mut here = vec![
         format!("postgres.url={}", world.database.url()),
         format!("postgres.slot=slot_{}", world.database.name()),
         format!("rabbitmq.uri={}", world.vhost.uri()),
         format!("admin.listen=127.0.0.1:{}", relay.admin_port()),
     ];
+    if matches!(example.target, Target::Stream(_)) {
+        here.push(format!("rabbitmq.stream.port={stream_port}"));
+    }
     let set: Vec<_> = here.iter().flat_map(|value| ["--set", value.as_str()]).collect();
+    if cfg!(not(feature = "stream")) && matches!(example.target, Target::Stream(_)) {
+        return lacks_the_feature(&relay.run_command(&["config", "check"]).await?);
+    }
     for command in [&["config", "check"][..], &["setup"]] {
         let output = relay.run_command(&[command, &set].concat()).await?;
         ensure!(
@@ -116,10 +194,35 @@ async fn try_out(example: &Example) -> Result<()> {
         );
     }
     relay.arguments(&set);
-    let Target::Queue { name, exchange, key } = example.target else {
-        return to_a_pipe(relay, &world, example).await;
-    };
+    match example.target {
+        Target::Queue { name, exchange, key } => {
+            to_a_queue(relay, &world, example, (name, exchange, key)).await
+        }
+        Target::Stdout => to_a_pipe(relay, &world, example).await,
+        Target::Stream(name) => to_a_stream(relay, &world, example, name).await,
+    }
+}
 
+/// One line says what is missing, and where it is asked for.
+fn lacks_the_feature(output: &CommandOutput) -> Result<()> {
+    let lines: Vec<_> = output.stderr.lines().collect();
+    ensure!(output.code() == Some(78), "{}", output.stderr);
+    ensure!(
+        matches!(lines[..], [line] if line.contains("toml:")
+            && line.contains("rabbitmq.stream.name")
+            && line.contains("cargo build --features stream")),
+        "{}",
+        output.stderr
+    );
+    Ok(())
+}
+
+async fn to_a_queue(
+    mut relay: Relay,
+    world: &World,
+    example: &Example,
+    (name, exchange, key): (&str, &str, &str),
+) -> Result<()> {
     world.vhost.declare_queue(QueueOptions::quorum(name)).await?;
     relay.start()?;
     relay.wait_ready(LONG).await?;
@@ -130,7 +233,29 @@ async fn try_out(example: &Example) -> Result<()> {
     let recorder = Recorder::start(&world.vhost, name).await?;
     let deliveries = recorder.wait_for(1, LONG).await?;
     ensure!(deliveries.len() == 1, "{} messages", deliveries.len());
-    ensure!(!deliveries[0].body.is_empty() && deliveries[0].exchange == exchange);
+    let message = &deliveries[0];
+    ensure!(
+        message.exchange == exchange && (example.fits)(message),
+        "{message:?}"
+    );
+    if !example.afterwards.is_empty() {
+        let sql = format!("select ({})::text", example.afterwards);
+        eventually(example.afterwards, LONG, async || {
+            text(&world.client, &sql).await.is_ok_and(|holds| holds == "true")
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+async fn to_a_stream(mut relay: Relay, world: &World, example: &Example, name: &str) -> Result<()> {
+    world.vhost.declare_queue(QueueOptions::stream(name)).await?;
+    let stored = Stored::read(&world.vhost, name);
+    relay.start()?;
+    relay.wait_ready(LONG).await?;
+    world.client.batch_execute(example.event).await?;
+    stored.wait_for(1).await?;
+    assert_eq!(stored.ids(), ["7b7f5c1e-9c1b-4a52-9f0e-2f1d1c0f4a11"]);
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! The suite: walrelay's binary against real servers that the test bed starts.
 
+mod acted_on;
 mod admin;
 mod backfill;
 mod backfill_faults;

@@ -164,7 +164,7 @@ fn what_is_no_row_is_told_in_one_line() -> Result<()> {
             r#"{"id": "7"}"#,
             &[],
             1,
-            "table public.outbox_events has no column \"aggregate_type\"",
+            "table public.outbox_events has no column \"aggregate_type\"; the row has to have it, if only as null",
         ),
         (
             two,
@@ -202,5 +202,24 @@ fn what_is_no_row_is_told_in_one_line() -> Result<()> {
         );
         assert!(output.stdout.is_empty());
     }
+    Ok(())
+}
+
+/// Their keys are the columns of a row, and they go where `[rabbitmq]` says.
+#[test]
+fn events_without_a_table_are_routed_as_a_row_of_their_keys() -> Result<()> {
+    let toml = "[source.messages]\nprefix = 'outbox'\n[rabbitmq]\nrouting_key = '{event_type|lower}'\n";
+    let row =
+        r#"{"id": "7", "aggregate_type": "order", "aggregate_id": 42, "event_type": "Paid", "payload": {}}"#;
+    let output = routed(toml, row, &["--output", "json"])?;
+    ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let shown: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(shown["exchange"], "outbox");
+    assert_eq!(shown["routing_key"], "paid");
+    assert_eq!(shown["headers"]["aggregate_id"], "42");
     Ok(())
 }

@@ -236,7 +236,8 @@ async fn an_exchange_of_a_rule_that_is_missing_is_told_before_an_event_comes() -
 async fn a_missing_exchange_that_a_row_names_holds_that_event_and_no_other_is_repeated() -> Result<()> {
     let world = World::new().await?;
     let far = exchange(&world, "far").await?;
-    let rule = "exchange = 'far'\n[[outbox.route]]\nwhen = { event_type = 'Own' }\nexchange = '{payload.tenant}'\n";
+    let rule =
+        "exchange = 'far'\n[[outbox.route]]\nwhen = { event_type = 'Own' }\nexchange = '{payload.tenant}'\n";
     let mut relay = world.relay().extra(rule).start().await?;
     insert(&world.client, "order", "Plain", "{}").await?;
     let lost = insert(&world.client, "order", "Own", r#"{"tenant": "nowhere"}"#).await?;

@@ -76,25 +76,11 @@ impl BoundProperties {
         texts: &'a mut PropertyTexts,
     ) -> Result<Properties<'a>, InvalidRow> {
         let expiration = self.expiration.text(row, &mut texts.expiration)?;
-        let is_expiration = expiration.bytes().all(|digit| digit.is_ascii_digit())
-            && expiration
-                .parse::<u64>()
-                .is_ok_and(|expiration| expiration <= LONGEST_EXPIRATION);
-        if !expiration.is_empty() && !is_expiration {
-            let rule = "a whole number of milliseconds from 0 to 315360000000, in digits";
+        if let Some(rule) = expiration_fault(expiration) {
             return Err(self.expiration.is_not(rule));
         }
-        let priority = match self.priority.text(row, &mut texts.priority)? {
-            "" => None,
-            digits => {
-                let is_plain = digits.bytes().all(|digit| digit.is_ascii_digit());
-                let priority = digits.parse().ok().filter(|_| is_plain);
-                Some(
-                    priority
-                        .ok_or_else(|| self.priority.is_not("a whole number from 0 to 255, in digits"))?,
-                )
-            }
-        };
+        let priority = self.priority.text(row, &mut texts.priority)?;
+        let priority = priority_of(priority).map_err(|rule| self.priority.is_not(rule))?;
         Ok(Properties {
             content_type: self.content_type.text(row, &mut texts.content_type)?,
             correlation_id: self.correlation_id.text(row, &mut texts.correlation_id)?,
@@ -102,6 +88,31 @@ impl BoundProperties {
             priority,
         })
     }
+}
+
+/// What a text would have to be to be a message's expiration; `None` where it can be one, or is empty.
+pub fn expiration_fault(text: &str) -> Option<&'static str> {
+    let is_expiration = text.bytes().all(|digit| digit.is_ascii_digit())
+        && text
+            .parse::<u64>()
+            .is_ok_and(|expiration| expiration <= LONGEST_EXPIRATION);
+    (!text.is_empty() && !is_expiration)
+        .then_some("a whole number of milliseconds from 0 to 315360000000, in digits")
+}
+
+/// A text as a message's priority; `None` for an empty one.
+///
+/// # Errors
+/// What it would have to be.
+pub fn priority_of(text: &str) -> Result<Option<u8>, &'static str> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let is_plain = text.bytes().all(|digit| digit.is_ascii_digit());
+    let priority = text.parse().ok().filter(|_| is_plain);
+    priority
+        .map(Some)
+        .ok_or("a whole number from 0 to 255, in digits")
 }
 
 impl Property {

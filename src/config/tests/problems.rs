@@ -98,6 +98,14 @@ fn a_wrong_type_names_what_is_expected_and_what_stands_there() {
             "outbox = [{}]",
             "[[outbox]] has no table; write table = \"schema.name\" below it",
         ),
+        (
+            "outbox = [{ table = 'a.b', columns = { id = { value = '7' } } }]",
+            "outbox.columns.id must be the name of a column, not a table",
+        ),
+        (
+            "outbox = [{ table = 'a.b', columns = { sent_at = { value = 'now' } } }]",
+            "outbox.columns.sent_at must be the name of a column, or \"\" for none, not a table",
+        ),
     ] {
         assert_eq!(error_of(text), format!("walrelay.toml:3: {error}"));
     }

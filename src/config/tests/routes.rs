@@ -115,12 +115,12 @@ fn what_is_wrong_with_a_rule_names_its_line() {
         (
             "[[outbox.route]]\nwhen = {}\n",
             "walrelay.toml:6: outbox.route.when must be a table of columns and what each must be, as { aggregate_type = \
-             \"order\", event_type = [\"paid\", \"refund*\"] }, not a table",
+             \"order\", event_type = [\"paid\", \"refund*\"] }, not a table; it needs a column, and each column a text or several",
         ),
         (
             "[[outbox.route]]\nwhen = { a = 1.5 }\n",
             "walrelay.toml:6: outbox.route.when must be a table of columns and what each must be, as { aggregate_type = \
-             \"order\", event_type = [\"paid\", \"refund*\"] }, not a table",
+             \"order\", event_type = [\"paid\", \"refund*\"] }, not a table; it needs a column, and each column a text or several",
         ),
         (
             "[[outbox.route]]\nwhen = 'order'\n",
