@@ -5,9 +5,8 @@
 
 use walrelay_engine::event::{AfterPublish, Columns, Source as FieldSource};
 
-use super::identifier::{QualifiedTable, quote_identifier, quote_literal};
+use super::identifier::{QualifiedTable, quote_identifier};
 use super::marker::Marker;
-use super::rows::output_text;
 
 /// The fields of an event, in the order in which faults are reported and columns are listed.
 pub(super) const FIELDS: [&str; 14] = [
@@ -167,17 +166,6 @@ impl Outbox {
             FieldSource::Absent => Some(name.to_owned()),
         }
     }
-
-    /// An SQL expression for the text of what a name in a template means, of a row `t`.
-    pub(super) fn text_of(&self, name: &str) -> String {
-        match (self.column_of(name), self.field(name)) {
-            (None, FieldSource::Constant(text)) => quote_literal(&text),
-            (column, _) => output_text(&format!(
-                "t.{}",
-                quote_identifier(column.as_deref().unwrap_or(name))
-            )),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -207,16 +195,10 @@ mod tests {
         let mut outbox = Outbox::from("outbox".parse::<QualifiedTable>().unwrap());
         outbox.columns.id = "Event Id".to_owned();
         outbox.columns.sent_at = FieldSource::Column("sent \"at\"".to_owned());
-        outbox.columns.event_type = FieldSource::Constant("it's".to_owned());
         assert_eq!(outbox.id(), "\"Event Id\"");
         let marks = outbox.marks(|name| name == "sent \"at\"").unwrap();
         assert_eq!(marks.unsent, "t.\"sent \"\"at\"\"\" is null");
         assert_eq!(marks.set, "\"sent \"\"at\"\"\" = pg_catalog.now()");
         assert_eq!(outbox.marks(|_| false), None);
-        assert_eq!(outbox.text_of("event_type"), "'it''s'");
-        assert_eq!(
-            outbox.text_of("id"),
-            "case when pg_catalog.num_nulls(t.\"Event Id\") = 0 then pg_catalog.concat(t.\"Event Id\") end"
-        );
     }
 }
