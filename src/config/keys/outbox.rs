@@ -66,6 +66,21 @@ pub(super) const KEYS: &[Key] = &[
         )
     },
     Key {
+        check: Some(short_text),
+        ..key(
+            "outbox.exchange",
+            Kind::Template,
+            Presence::Optional,
+            "the exchange of this table's events; absent, rabbitmq.exchange",
+        )
+    },
+    key(
+        "outbox.routing_key",
+        Kind::Template,
+        Presence::Optional,
+        "the routing key of this table's events; absent, rabbitmq.routing_key",
+    ),
+    Key {
         check: Some(header_prefix),
         ..key(
             "outbox.cloudevents.prefix",
@@ -85,21 +100,6 @@ pub(super) const KEYS: &[Key] = &[
         Kind::Template,
         Presence::Default("{event_type}"),
         "the attribute type",
-    ),
-    Key {
-        check: Some(short_text),
-        ..key(
-            "outbox.exchange",
-            Kind::Template,
-            Presence::Optional,
-            "the exchange of this table's events; absent, rabbitmq.exchange",
-        )
-    },
-    key(
-        "outbox.routing_key",
-        Kind::Template,
-        Presence::Optional,
-        "the routing key of this table's events; absent, rabbitmq.routing_key",
     ),
     Key {
         check: Some(is_column),
