@@ -155,13 +155,22 @@ fn every_key_reaches_the_configuration() {
         let partner = match key.path {
             "rabbitmq.cert_file" => "rabbitmq.key_file = 'key'\n",
             "rabbitmq.key_file" => "rabbitmq.cert_file = 'certificate'\n",
-            "outbox.unsent" => "[[outbox]]\ntable = 'public.outbox_events'\nmark_set = 'partner'\n",
-            "outbox.mark_set" => "[[outbox]]\ntable = 'public.outbox_events'\nunsent = 'partner'\n",
             _ => "",
         };
         let file = format!("{URLS}{partner}");
-        let by_flag = loaded(&file, &set(&[&format!("{}={value}", key.path)])).config;
-        let by_variable = loaded(&file, &environment(&[(&key.env_name(), value)])).config;
+        // Of an outbox table the whole comes from one layer.
+        let beside = match key.path {
+            "outbox.unsent" => Key::find("outbox.mark_set"),
+            "outbox.mark_set" => Key::find("outbox.unsent"),
+            _ => None,
+        };
+        let keys: Vec<_> = [key].into_iter().chain(beside).collect();
+        let flags: Vec<_> = keys.iter().map(|key| format!("{}={value}", key.path)).collect();
+        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        let by_flag = loaded(&file, &set(&flags)).config;
+        let names: Vec<_> = keys.iter().map(|key| key.env_name()).collect();
+        let variables: Vec<_> = names.iter().map(|name| (name.as_str(), value)).collect();
+        let by_variable = loaded(&file, &environment(&variables)).config;
         assert_ne!(format!("{by_flag:?}"), before, "{}", key.path);
         assert_eq!(format!("{by_flag:?}"), format!("{by_variable:?}"), "{}", key.path);
     }
