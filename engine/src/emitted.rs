@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::event::OutboxTable;
-use crate::json::{JsonFault, Strict, Unescaped, is_text};
+use crate::json::{Cursor, Depth, JsonFault, Unescaped, is_text};
 use crate::pgoutput::{Tuple, kind, relation_of};
 
 /// The schema of the table that stands for the messages: walrelay's own, where nobody keeps an outbox.
@@ -143,8 +143,8 @@ impl Reader {
         })?;
         let columns = &mut self.columns;
         columns.iter_mut().for_each(|column| column.value = None);
-        let mut json = Strict::new(text);
-        json.object(|key, value| {
+        let mut json = Cursor::new(text);
+        json.object(Depth::MESSAGE, |key, value| {
             if let Some(column) = columns.iter_mut().find(|column| is_text(key, &column.name)) {
                 column.value = Some(value);
             }

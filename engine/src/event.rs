@@ -1,5 +1,6 @@
 //! From a row of an outbox table to an event.
 
+mod binder;
 mod columns;
 mod content;
 mod document;
@@ -14,6 +15,7 @@ mod time;
 
 use std::collections::BTreeSet;
 
+pub(crate) use binder::{Binder, BoundColumn};
 pub use columns::{Columns, Source};
 pub use content::{Content, ContentScratch, MessageContent};
 pub use format::{CloudEvents, Format, is_uri_reference};

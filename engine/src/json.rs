@@ -2,12 +2,15 @@
 //!
 //! <https://www.rfc-editor.org/rfc/rfc8259>
 
+mod nesting;
 mod strict;
 
-pub(crate) use strict::{JsonFault, Strict};
+pub(crate) use nesting::Depth;
+pub(crate) use strict::{Cursor, JsonFault, check};
 
 /// Goes over JSON that PostgreSQL has checked, without recursion and without a copy. It need not tell every malformed
-/// text; it has to come through all of them.
+/// text; it has to come through all of them. So it jumps from bracket to bracket, where a [`Cursor`] looks at every byte
+/// of what nobody has checked.
 pub(crate) struct Scanner<'a> {
     pub(crate) rest: &'a str,
 }

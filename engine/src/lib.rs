@@ -30,7 +30,6 @@ pub mod route;
 pub mod row;
 pub mod span;
 pub mod stream_protocol;
-mod strict_json;
 pub mod timestamp;
 pub mod trace;
 pub mod walsender;

@@ -1,5 +1,6 @@
 //! The commands, and how they end.
 
+mod brokers;
 mod config;
 mod confirm;
 mod dead_letters;

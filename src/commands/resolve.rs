@@ -1,6 +1,5 @@
 //! From the configuration to what each module is handed: parsed values, never the configuration itself.
 
-use std::collections::BTreeSet;
 use std::error::Error;
 use std::time::Duration;
 
@@ -18,13 +17,12 @@ use super::outbox::{
     all_tables, check_expiration, check_priority, check_source, has_dead_letters, outbox_tables, outboxes,
     policy, retention_without_time,
 };
-use super::{WrongUsage, stream};
+use super::{WrongUsage, brokers::brokers, stream};
 use crate::cli::ReplayArgs;
 use crate::config::{
-    Agreement, AuthMechanism, Config, ConfigError, DeliveryConfig, ExchangeType, OnSlotLost, Ordering,
-    Pointed, RabbitmqConfig, SinkChoice, Validator,
+    Agreement, Config, DeliveryConfig, OnSlotLost, Ordering, Pointed, SinkChoice, Validator,
 };
-use crate::net::tls::{Identity, RootSource, TlsSettings, TlsVerification};
+use crate::net::tls::RootSource;
 use crate::postgres;
 use crate::postgres::marker::{MarkSet, Unsent};
 use crate::postgres::rows::Filter;
@@ -32,12 +30,9 @@ use crate::postgres::{
     ConnectTarget, MessagePrefix, Outbox, PublicationName, QualifiedTable, RecoverOptions, Shard, SlotName,
     Source, StartOptions, UrlError,
 };
-use crate::rabbitmq::{self, BrokerUri, Brokers, Exchange, Management, Mechanism};
+use crate::rabbitmq::{BrokerUri, Management};
 use crate::relay::{CareSettings, DatabaseSettings, RelaySettings, ReplaySettings, RetentionSettings, Sink};
 use crate::stdout::Stdout;
-
-/// The time for connecting to the broker, all steps together.
-const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A line that is written needs no confirm, so none is late: a reader that takes its time is told of as such. A year, so
 /// that no sum with an instant overflows.
@@ -420,90 +415,4 @@ fn sink(config: &Config, name: &str, auto_setup: bool) -> anyhow::Result<Sink> {
         }
         SinkChoice::Stdout => Sink::Stdout(Stdout::default()),
     })
-}
-
-pub(super) fn brokers(config: &Config, name: &str, auto_setup: bool) -> anyhow::Result<Brokers> {
-    let rabbitmq = &config.rabbitmq;
-    let declare = rabbitmq.declare.or(auto_setup.then_some(ExchangeType::Topic));
-    // A stream is published to without an exchange.
-    let tables = match rabbitmq.stream_name {
-        Some(_) => Vec::new(),
-        None => all_tables(config)?,
-    };
-    let has_open_exchanges = tables.iter().any(OutboxTable::has_open_exchange);
-    let exchanges: BTreeSet<_> = tables.iter().flat_map(OutboxTable::fixed_exchanges).collect();
-    let exchanges = exchanges.into_iter().map(|name| Exchange {
-        name: name.to_owned(),
-        declare: declare.map(|kind| kind.as_str().to_owned()),
-    });
-    let exchanges: Vec<_> = exchanges.collect();
-    let connectors = rabbitmq.uris.iter().map(|uri| {
-        let mut uri = BrokerUri::parse(uri.expose_secret())?;
-        uri.password = rabbitmq.password.clone().or(uri.password);
-        let tls = broker_tls(&uri, rabbitmq);
-        let mechanisms = mechanisms(&uri, rabbitmq.auth_mechanism);
-        let shows = tls.as_ref().is_some_and(|tls| tls.identity.is_some());
-        if mechanisms.contains(&Mechanism::External) && !shows {
-            return Err(ConfigError::contradiction(format!(
-                "auth_mechanism external needs amqps:// and a certificate (rabbitmq.cert_file) at {}",
-                uri.endpoint()
-            ))
-            .into());
-        }
-        Ok(rabbitmq::Connector {
-            tls,
-            mechanisms,
-            uri,
-            password_file: rabbitmq.password_file.clone(),
-            name: name.to_owned(),
-            heartbeat: rabbitmq.heartbeat,
-            exchanges: exchanges.clone(),
-            has_open_exchanges,
-            timeout: BROKER_TIMEOUT,
-            stream: None,
-        })
-    });
-    let mut connectors = connectors.collect::<anyhow::Result<Vec<_>>>()?.into_iter();
-    let first = connectors.next().context("rabbitmq.uri is empty")?;
-    Ok(Brokers::new(first, connectors))
-}
-
-/// How TLS is spoken with a broker: its URI's parameters win over the keys for all.
-fn broker_tls(uri: &BrokerUri, rabbitmq: &RabbitmqConfig) -> Option<TlsSettings> {
-    if !uri.tls {
-        return None;
-    }
-    let query = &uri.query;
-    let roots = query.ca_file.clone().or_else(|| rabbitmq.ca_file.clone());
-    let verification = match query.verify {
-        Some(false) => TlsVerification::None,
-        Some(true) | None => TlsVerification::Full(roots.map_or(RootSource::System, RootSource::File)),
-    };
-    // A pair comes whole from one place.
-    let certificate = match &query.cert_file {
-        Some(_) => (&query.cert_file, &query.key_file),
-        None => (&rabbitmq.cert_file, &rabbitmq.key_file),
-    };
-    let identity = match certificate {
-        (Some(certificate), Some(key)) => Some(Identity {
-            certificate: certificate.clone(),
-            key: key.clone(),
-        }),
-        _ => None,
-    };
-    Some(TlsSettings {
-        verification,
-        identity,
-        server_name: query.server_name.clone(),
-    })
-}
-
-fn mechanisms(uri: &BrokerUri, by_key: AuthMechanism) -> Vec<Mechanism> {
-    if !uri.query.mechanisms.is_empty() {
-        return uri.query.mechanisms.clone();
-    }
-    vec![match by_key {
-        AuthMechanism::Plain => Mechanism::Plain,
-        AuthMechanism::External => Mechanism::External,
-    }]
 }

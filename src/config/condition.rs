@@ -2,7 +2,7 @@
 
 use toml::de::{DeTable, DeValue};
 
-use super::value::{listing, quoted};
+use super::wording::{listing, quoted};
 
 /// What one value of a row must be, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]

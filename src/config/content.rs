@@ -1,8 +1,8 @@
 //! What the messages of an `[[outbox]]` look like.
 
+use super::fields::{Field, Fields};
 use super::named::NamedTexts;
 use super::problem::Problem;
-use super::types::{Field, Fields};
 use super::value::Value;
 
 /// The keys of an `[[outbox]]` that say what its messages look like.

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::fields::Field as _;
 use super::layers::Settings;
 use super::problem::{Origin, Problem, ProblemKind};
-use super::types::Field as _;
 
 /// What contradicts what.
 pub(super) fn of(settings: &Settings) -> Vec<Problem> {

@@ -2,7 +2,7 @@
 
 use toml::de::DeTable;
 
-use super::value::quoted;
+use super::wording::quoted;
 
 /// Where a field of an event comes from, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]

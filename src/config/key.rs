@@ -18,7 +18,7 @@ pub(super) const MESSAGES_PREFIX: &str = "source.messages.prefix";
 pub(super) const ROUTE: &str = "outbox.route";
 
 /// One setting that walrelay knows.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Key {
     /// Where it stands in the file, as `postgres.url`.
     pub path: &'static str,

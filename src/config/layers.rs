@@ -6,7 +6,8 @@ use super::key::{Key, MESSAGES, MESSAGES_PREFIX, OUTBOX, Presence, ROUTE};
 use super::keys::KEYS;
 use super::problem::{Origin, Problem};
 use super::suggest;
-use super::value::{self, Value};
+use super::value::Value;
+use super::wording::to_toml;
 
 /// A value, its key, and where it comes from.
 pub(super) struct Setting {
@@ -178,7 +179,7 @@ fn push_section(text: &mut String, section: &str, entry: &Entry) {
 fn listing(keys: &[&'static Key], entry: &Entry) -> String {
     let lines = keys.iter().map(|key| match entry.get(key.path) {
         Some(Setting { value, origin, .. }) => {
-            format!("{} = {}  # {origin}\n", key.name(), value::to_toml(value))
+            format!("{} = {}  # {origin}\n", key.name(), to_toml(value))
         }
         None => format!("# {} is not set: {}\n", key.name(), key.help),
     });

@@ -4,11 +4,13 @@
 //! with them, and makes plain values of them. Nothing here knows another module of walrelay: what a URL or a
 //! template must look like, its own module says by way of [`Sources::validators`].
 
+mod choices;
 mod condition;
 mod content;
 mod contradictions;
 mod env;
 mod field;
+mod fields;
 mod file;
 mod key;
 mod keys;
@@ -24,12 +26,16 @@ mod tables;
 mod tests;
 mod types;
 mod value;
+mod wording;
 
 use std::error::Error;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+pub use choices::{
+    AfterPublish, AuthMechanism, ExchangeType, FailurePolicy, LogFormat, OnSlotLost, Ordering, SinkChoice,
+};
 pub use condition::ConditionValue;
 pub use content::{ContentConfig, MessageFormat};
 pub use env::{CONFIG as CONFIG_VARIABLE, PREFIX as VARIABLE_PREFIX, UnknownVariable};
@@ -42,10 +48,7 @@ pub use named::NamedTexts;
 pub use problem::{ConfigError, Origin, Pointed, Problem, ProblemKind};
 pub use rules::Rule;
 pub use tables::{ColumnsConfig, OutboxConfig, Preset, RouteConfig};
-pub use types::{
-    AdminConfig, AfterPublish, AuthMechanism, Config, DeliveryConfig, ExchangeType, FailurePolicy, LogConfig,
-    LogFormat, OnSlotLost, Ordering, OtelConfig, PostgresConfig, RabbitmqConfig, SinkChoice,
-};
+pub use types::{AdminConfig, Config, DeliveryConfig, LogConfig, OtelConfig, PostgresConfig, RabbitmqConfig};
 pub use value::Value;
 
 use layers::{Layer, Setting};

@@ -2,7 +2,7 @@
 
 use toml::de::DeTable;
 
-use super::value::quoted;
+use super::wording::quoted;
 
 /// Texts by their names, in the order of the names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

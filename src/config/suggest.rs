@@ -108,9 +108,5 @@ mod tests {
             key_hint("log.colour_scheme"),
             "known keys of log are format, level"
         );
-        assert_eq!(
-            key_hint("zzzzzzzzzzzz"),
-            "known tables are postgres, source.messages, outbox, outbox.cloudevents, outbox.columns, outbox.retention, outbox.route, rabbitmq, rabbitmq.declare, rabbitmq.stream, delivery, recovery, admin, otel, log"
-        );
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use super::choices::{AfterPublish, FailurePolicy};
 use super::condition::ConditionValue;
 use super::content::ContentConfig;
 use super::field::FieldValue;
-use super::types::{AfterPublish, FailurePolicy};
 
 /// One `[[outbox]]`
 #[derive(Debug, Clone, PartialEq, Eq)]

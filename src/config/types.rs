@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::condition::ConditionValue;
+use super::choices::{
+    AuthMechanism, ExchangeType, FailurePolicy, LogFormat, OnSlotLost, Ordering, SinkChoice,
+};
 use super::content::ContentConfig;
 use super::contradictions;
-use super::field::FieldValue;
+use super::fields::{Field as _, Fields};
 use super::key::{self, Key, Presence};
 use super::keys::KEYS;
-use super::layers::{Entry, Settings};
+use super::layers::Settings;
 use super::log_levels::LogLevels;
 use super::problem::{Problem, ProblemKind};
-use super::tables::{ColumnsConfig, OutboxConfig, Preset, RouteConfig};
-use super::value::Value;
+use super::tables::{ColumnsConfig, OutboxConfig, RouteConfig};
 
 /// The keys by which a broker is asked for, or not.
 const SINK: &str = "delivery.sink";
@@ -172,103 +173,6 @@ pub struct LogConfig {
     pub level: LogLevels,
 }
 
-/// How the broker is told who we are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuthMechanism {
-    /// By user and password.
-    Plain,
-    /// By the certificate of the TLS handshake.
-    External,
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-/// Where messages go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SinkChoice {
-    /// To RabbitMQ.
-    Rabbitmq,
-    /// To standard output.
-    Stdout,
-}
-
-/// In which order first deliveries come (R14 of `docs/delivery-rules.md`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ordering {
-    /// In commit order, but for nacks and returns.
-    Pipelined,
-    /// In commit order for each aggregate, always.
-    Strict,
-}
-
-/// What a running relay does when its slot is lost (R23).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnSlotLost {
-    /// It waits for `walrelay recover`.
-    Halt,
-    /// It recovers by itself.
-    Rescan,
-}
-
-/// What becomes of a row whose event is published (R18 to R21).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AfterPublish {
-    /// `sent_at` is set.
-    Mark,
-    /// It is deleted.
-    Delete,
-    /// Nothing.
-    Keep,
-}
-
-/// What to do with an event that cannot be delivered (R8 to R10).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailurePolicy {
-    /// It waits, and nothing passes it.
-    Hold,
-    /// It is stored in `walrelay.dead_letters`.
-    DeadLetter,
-    /// It is dropped, counted and logged.
-    Discard,
-}
-
-/// The types of exchange that RabbitMQ has built in
-/// (<https://www.rabbitmq.com/docs/exchanges#types>), and one that comes with it as a plugin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExchangeType {
-    /// By patterns of the routing key.
-    Topic,
-    /// By the whole routing key.
-    Direct,
-    /// To every bound queue.
-    Fanout,
-    /// By headers.
-    Headers,
-    /// To one of the bound queues, the same for equal keys.
-    ConsistentHash,
-}
-
-impl ExchangeType {
-    /// The word of `exchange.declare`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Topic => "topic",
-            Self::Direct => "direct",
-            Self::Fanout => "fanout",
-            Self::Headers => "headers",
-            Self::ConsistentHash => "x-consistent-hash",
-        }
-    }
-}
-
 impl Config {
     /// Makes plain values of the settings; `file` names the configuration file for people who have to write one.
     pub(super) fn build(settings: &Settings, file: &str) -> Result<Self, Vec<Problem>> {
@@ -421,7 +325,7 @@ fn is_required(path: &str, settings: &Settings) -> bool {
     is_needed && Key::find(path).is_some_and(|key| key.presence == Presence::Required)
 }
 
-fn missing(key: &'static Key, file: &str) -> Problem {
+pub(super) fn missing(key: &'static Key, file: &str) -> Problem {
     Problem {
         origin: None,
         kind: ProblemKind::Missing {
@@ -429,115 +333,4 @@ fn missing(key: &'static Key, file: &str) -> Problem {
             file: file.to_owned(),
         },
     }
-}
-
-/// The settings of one table, read by path.
-pub(super) struct Fields<'a> {
-    entry: &'a Entry,
-    file: &'a str,
-}
-
-impl Fields<'_> {
-    pub(super) fn optional<T: Field>(&self, path: &str) -> Option<T> {
-        self.entry.get(path).and_then(|setting| T::of(&setting.value))
-    }
-
-    pub(super) fn required<T: Field>(&self, path: &'static str) -> Result<T, Problem> {
-        self.optional(path).ok_or_else(|| match Key::find(path) {
-            Some(key) => missing(key, self.file),
-            // Cannot be: a test builds the defaults, and so asks for every path.
-            None => Problem {
-                origin: None,
-                kind: ProblemKind::Contradiction(format!("{path} is unknown")),
-            },
-        })
-    }
-}
-
-/// A type that a field of the configuration may have.
-pub(super) trait Field: Sized {
-    /// The value, if it is of this type.
-    fn of(value: &Value) -> Option<Self>;
-}
-
-/// Implements [`Field`] for the type that one variant of [`Value`] holds.
-macro_rules! fields {
-    ($($field:ty: $variant:ident($held:ident) => $made:expr;)+) => {$(
-        impl Field for $field {
-            fn of(value: &Value) -> Option<Self> {
-                if let Value::$variant($held) = value { $made } else { None }
-            }
-        }
-    )+};
-}
-
-impl Field for SecretString {
-    fn of(value: &Value) -> Option<Self> {
-        if let Value::Secret(text) | Value::Password(text) = value {
-            Some(text.clone())
-        } else {
-            None
-        }
-    }
-}
-
-fields! {
-    String: Text(text) => Some(text.clone());
-    Vec<String>: Texts(texts) => Some(texts.clone());
-    Vec<SecretString>: Secrets(texts) => Some(texts.clone());
-    PathBuf: Path(path) => Some(path.clone());
-    Duration: Duration(wait) => Some(*wait);
-    u64: Size(bytes) => Some(*bytes);
-    u16: Integer(number) => u16::try_from(*number).ok();
-    u32: Integer(number) => u32::try_from(*number).ok();
-    SinkChoice: Word(word) => match *word {
-        "rabbitmq" => Some(Self::Rabbitmq),
-        "stdout" => Some(Self::Stdout),
-        _ => None,
-    };
-    Ordering: Word(word) => match *word {
-        "pipelined" => Some(Self::Pipelined),
-        "strict" => Some(Self::Strict),
-        _ => None,
-    };
-    AuthMechanism: Word(word) => match *word {
-        "plain" => Some(Self::Plain),
-        "external" => Some(Self::External),
-        _ => None,
-    };
-    OnSlotLost: Word(word) => match *word {
-        "halt" => Some(Self::Halt),
-        "rescan" => Some(Self::Rescan),
-        _ => None,
-    };
-    AfterPublish: Word(word) => match *word {
-        "mark" => Some(Self::Mark),
-        "delete" => Some(Self::Delete),
-        "keep" => Some(Self::Keep),
-        _ => None,
-    };
-    FieldValue: Field(field) => Some(field.clone());
-    Vec<ConditionValue>: Conditions(conditions) => Some(conditions.clone());
-    Preset: Word(word) => match *word {
-        "walrelay" => Some(Self::Walrelay),
-        "debezium" => Some(Self::Debezium),
-        _ => None,
-    };
-    FailurePolicy: Word(word) => match *word {
-        "hold" => Some(Self::Hold),
-        "dead_letter" => Some(Self::DeadLetter),
-        "discard" => Some(Self::Discard),
-        _ => None,
-    };
-    SocketAddr: Address(address) => Some(*address);
-    LogLevels: LogLevels(levels) => Some(levels.clone());
-    LogFormat: Word(word) => match *word {
-        "text" => Some(Self::Text),
-        "json" => Some(Self::Json),
-        _ => None,
-    };
-    ExchangeType: Word(word) => {
-        let kinds = [Self::Topic, Self::Direct, Self::Fanout, Self::Headers, Self::ConsistentHash];
-        kinds.into_iter().find(|kind| kind.as_str() == *word)
-    };
 }

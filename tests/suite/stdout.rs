@@ -1,112 +1,19 @@
 //! `delivery.sink = "stdout"`: one JSON line for each message, and what a reader may do to it.
 
+mod lines;
+
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, PipeReader, Read as _};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
-use tokio_postgres::Client;
-use walrelay_testbed::{
-    Database, Delivery, Readiness, Relay, RelayBuilder, eventually, eventually_some, shared_postgres,
-};
+use walrelay_testbed::{Delivery, Readiness, Relay, eventually};
+
+use lines::{Alone, Lines};
 
 use crate::world::{EXCHANGE, LONG, World, commit_at_once, insert_event, text, wal_end};
-
-/// A database, and no broker anywhere.
-struct Alone {
-    database: Database,
-    client: Client,
-}
-
-impl Alone {
-    async fn new() -> Result<Self> {
-        let database = shared_postgres().await?.database().await?;
-        let client = database.client().await?;
-        Ok(Self { database, client })
-    }
-
-    fn relay(&self) -> RelayBuilder {
-        RelayBuilder::new(env!("CARGO_BIN_EXE_walrelay"))
-            .database(&self.database)
-            .text("delivery.sink", "stdout")
-    }
-
-    /// A relay that writes into a pipe, and the end to read.
-    async fn piped(&self, relay: RelayBuilder) -> Result<(Relay, Lines)> {
-        let mut relay = relay.build()?;
-        relay.setup().await?;
-        let lines = Lines::of(&mut relay)?;
-        relay.wait_ready(LONG).await?;
-        Ok((relay, lines))
-    }
-
-    async fn flushed(&self) -> Result<i64> {
-        let sql =
-            "select (confirmed_flush_lsn - '0/0')::bigint from pg_replication_slots where slot_name = $1";
-        let slot = format!("slot_{}", self.database.name());
-        Ok(self.client.query_one(sql, &[&slot]).await?.get(0))
-    }
-
-    async fn wait_flushed(&self, position: i64) -> Result<()> {
-        eventually_some("the position", LONG, async || match self.flushed().await {
-            Ok(flushed) if flushed < position => None,
-            other => Some(other.map(drop)),
-        })
-        .await?
-    }
-}
-
-/// The end of a relay's pipe. Nothing is read that was not asked for, but for what a buffer takes.
-struct Lines(Option<BufReader<PipeReader>>);
-
-impl Lines {
-    /// Starts the relay with its output going here.
-    fn of(relay: &mut Relay) -> Result<Self> {
-        let (reader, writer) = std::io::pipe()?;
-        relay.start_into(writer)?;
-        Ok(Self(Some(BufReader::new(reader))))
-    }
-
-    /// The next so many lines, understood.
-    async fn next(&mut self, count: usize) -> Result<Vec<Value>> {
-        let lines = self.next_texts(count).await?;
-        Ok(lines
-            .iter()
-            .map(|line| serde_json::from_str(line))
-            .collect::<Result<_, _>>()?)
-    }
-
-    /// The next so many lines, each with its end.
-    async fn next_texts(&mut self, count: usize) -> Result<Vec<String>> {
-        let mut reader = self.0.take().context("an end to read")?;
-        let reading = tokio::task::spawn_blocking(move || {
-            let mut lines = Vec::with_capacity(count);
-            for _ in 0..count {
-                let mut line = String::new();
-                reader.read_line(&mut line)?;
-                ensure!(
-                    line.ends_with('\n'),
-                    "the end of the lines, or half a line: {line}"
-                );
-                lines.push(line);
-            }
-            Ok((reader, lines))
-        });
-        let (reader, lines) = tokio::time::timeout(LONG, reading).await???;
-        self.0 = Some(reader);
-        Ok(lines)
-    }
-
-    /// What is left after the relay has ended.
-    fn rest(self) -> Result<String> {
-        let mut rest = String::new();
-        self.0.context("an end to read")?.read_to_string(&mut rest)?;
-        Ok(rest)
-    }
-}
 
 fn numbers(lines: &[Value]) -> Vec<i64> {
     lines

@@ -8,7 +8,7 @@ use super::error::EncodeError;
 use super::numbers;
 use super::table::MAX_DEPTH;
 use super::writer::{put_u32, with_length};
-use crate::strict_json::{Cursor, NotJson};
+use crate::json::{Cursor, Depth, JsonFault};
 
 /// Headers of more bytes go into no frame that we ever ask for.
 const LARGEST: u32 = FRAME_MAX;
@@ -82,9 +82,9 @@ struct Place {
     name_len: usize,
 }
 
-impl From<NotJson> for HeadersFault {
-    fn from(NotJson { at }: NotJson) -> Self {
-        Self::NotJson { at }
+impl From<JsonFault> for HeadersFault {
+    fn from(fault: JsonFault) -> Self {
+        Self::NotJson { at: fault.at }
     }
 }
 
@@ -187,7 +187,8 @@ impl HeaderEntries {
             }
             overridden += u64::from(named == NameUse::Overridden);
             entries.bytes.truncate(start);
-            Ok(json.pass()?)
+            json.pass(Depth::DOCUMENT)?;
+            Ok(())
         })?;
         json.end()?;
         self.drop_replaced(0);
@@ -203,22 +204,21 @@ impl HeaderEntries {
         mut add: impl FnMut(&mut Self, usize, &mut Cursor<'_>) -> Result<(), HeadersFault>,
     ) -> Result<(), HeadersFault> {
         debug_assert!(depth <= MAX_DEPTH, "checked where it is entered");
-        json.expect(b'{')?;
+        json.expect(b'{', "an object")?;
         if json.take(b'}') {
             return Ok(());
         }
         loop {
             let start = self.bytes.len();
             self.name(json)?;
-            json.expect(b':')?;
+            json.colon()?;
             add(self, start, json)?;
             if u32::try_from(self.bytes.len()).is_ok_and(|length| length > LARGEST) {
                 return Err(HeadersFault::TooLarge { limit: LARGEST });
             }
-            if json.take(b'}') {
+            if !json.has_more(b'}')? {
                 return Ok(());
             }
-            json.expect(b',')?;
         }
     }
 
@@ -226,7 +226,7 @@ impl HeaderEntries {
     fn name(&mut self, json: &mut Cursor<'_>) -> Result<(), HeadersFault> {
         let at = self.bytes.len();
         self.bytes.push(0);
-        json.string()?.append_to(&mut self.bytes)?;
+        json.key()?.append_to(&mut self.bytes)?;
         let length = self.bytes.len().saturating_sub(at + 1);
         let octet = u8::try_from(length).map_err(|_| HeadersFault::NameTooLong { length })?;
         if let Some(place) = self.bytes.get_mut(at) {
@@ -270,7 +270,7 @@ impl HeaderEntries {
     }
 
     fn items(&mut self, json: &mut Cursor<'_>, depth: u8) -> Result<(), HeadersFault> {
-        json.expect(b'[')?;
+        json.expect(b'[', "an array")?;
         if json.take(b']') {
             return Ok(());
         }
@@ -279,10 +279,9 @@ impl HeaderEntries {
             if u32::try_from(self.bytes.len()).is_ok_and(|length| length > LARGEST) {
                 return Err(HeadersFault::TooLarge { limit: LARGEST });
             }
-            if json.take(b']') {
+            if !json.has_more(b']')? {
                 return Ok(());
             }
-            json.expect(b',')?;
         }
     }
 

@@ -1,10 +1,11 @@
 //! What a message carries: its properties, its further headers and its body, by the table's settings.
 
 use super::Event;
+use super::binder::{Binder, BoundColumn};
 use super::document::Document;
 use super::format::{AttributeTexts, Attributes, BoundFormat, Format};
 use super::invalid::InvalidRow;
-use super::mapping::{Binder, BoundColumn, MappingError, render};
+use super::mapping::{MappingError, render};
 use super::payload::Payload;
 use super::properties::{BoundProperties, PropertyTexts};
 use super::time::{EventTime, Written};

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Write as _};
 
 use super::invalid::InvalidRow;
 use super::payload::{Payload, PayloadType};
-use crate::strict_json;
+use crate::json;
 
 /// An object being written: members in the order in which they are added.
 pub(super) struct Document<'a> {
@@ -52,7 +52,7 @@ impl<'a> Document<'a> {
             }
             PayloadType::Json if is_json(content_type) => {}
             PayloadType::Text if is_json(content_type) => {
-                strict_json::check(payload.utf8()?).map_err(|fault| InvalidRow::PayloadNotJson {
+                json::check(payload.utf8()?).map_err(|fault| InvalidRow::PayloadNotJson {
                     column: payload.column.to_owned(),
                     at: fault.at,
                     content_type: content_type.to_owned(),

@@ -6,9 +6,10 @@
 use std::fmt::{self, Write as _};
 
 use super::Event;
+use super::binder::Binder;
 use super::document::Document;
 use super::invalid::{AttributeFault, InvalidRow};
-use super::mapping::{Binder, MappingError, render};
+use super::mapping::{MappingError, render};
 use super::time::EventTime;
 use crate::amqp::{EncodeError, HeaderEntries};
 use crate::pgoutput::Tuple;

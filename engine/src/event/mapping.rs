@@ -1,12 +1,12 @@
 //! From a row of the outbox table to an event: columns are found by name in each Relation message.
 
 use super::OutboxTable;
-use super::columns::{Columns, Source};
+use super::binder::{Binder, BoundColumn, BoundSource};
 use super::content::{BoundContent, ContentScratch, MessageContent};
 use super::invalid::InvalidRow;
 use super::payload::{Payload, PayloadType};
 use crate::pgoutput::{Relation, Tuple, Value};
-use crate::route::{Bound, BoundTemplate, Destination, Router, Setting, Template, TemplateError};
+use crate::route::{BoundTemplate, Destination, Router, Setting, TemplateError};
 use crate::timestamp::PgTimestamp;
 use crate::trace::{TraceColumns, TraceContext};
 
@@ -68,20 +68,6 @@ pub struct Mapping {
     trace: TraceColumns,
     router: Router,
     content: BoundContent,
-}
-
-/// A column that was found in a relation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct BoundColumn {
-    at: usize,
-    pub(super) name: String,
-}
-
-/// A field's source that was found in a relation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum BoundSource {
-    Column(BoundColumn),
-    Constant(String),
 }
 
 /// A row as an event, borrowing from the frame that brought it.
@@ -231,77 +217,6 @@ pub(super) fn render(
         .map_err(|error| InvalidRow::Template { setting, error })
 }
 
-/// Finds columns in a relation.
-pub(super) struct Binder<'a> {
-    relation: &'a Relation<'a>,
-    pub(super) columns: &'a Columns,
-}
-
-impl Binder<'_> {
-    fn table(&self) -> String {
-        format!("{}.{}", self.relation.namespace, self.relation.name)
-    }
-
-    fn index_of(&self, name: &str) -> Option<usize> {
-        self.relation.columns().position(|column| column.name == name)
-    }
-
-    fn column(&self, field: &'static str, name: &str) -> Result<BoundColumn, MappingError> {
-        let at = self.index_of(name).ok_or_else(|| MappingError::ColumnMissing {
-            table: self.table(),
-            column: name.to_owned(),
-            field,
-        })?;
-        Ok(BoundColumn {
-            at,
-            name: name.to_owned(),
-        })
-    }
-
-    /// A field that every event has: without a source it is a column of its own name.
-    fn source(&self, field: &'static str, source: &Source) -> Result<BoundSource, MappingError> {
-        Ok(match source {
-            Source::Constant(text) => BoundSource::Constant(text.clone()),
-            Source::Column(name) | Source::ColumnIfThere(name) => {
-                BoundSource::Column(self.column(field, name)?)
-            }
-            Source::Absent => BoundSource::Column(self.column(field, field)?),
-        })
-    }
-
-    pub(super) fn optional_column(
-        &self,
-        field: &'static str,
-        source: &Source,
-    ) -> Result<Option<BoundColumn>, MappingError> {
-        match source {
-            Source::Column(name) => self.column(field, name).map(Some),
-            Source::ColumnIfThere(name) => Ok(self.column(field, name).ok()),
-            Source::Constant(_) | Source::Absent => Ok(None),
-        }
-    }
-
-    /// A name in a template means the event's field of this name before a column that is called so.
-    pub(super) fn template(
-        &self,
-        template: &Template,
-        setting: Setting,
-    ) -> Result<BoundTemplate, MappingError> {
-        let bound = template.bind(|name| match self.columns.source_of(name) {
-            Source::Constant(text) => Some(Bound::Constant(text)),
-            Source::Column(column) | Source::ColumnIfThere(column) => {
-                self.index_of(&column).map(Bound::Column)
-            }
-            Source::Absent => None,
-        });
-        bound.map_err(|column| MappingError::TemplateColumnMissing {
-            table: self.table(),
-            column,
-            setting,
-        })
-    }
-}
-
 impl BoundColumn {
     /// The bytes of a column that must have a value.
     fn bytes<'a>(&self, row: &Tuple<'a>) -> Result<&'a [u8], InvalidRow> {
@@ -322,7 +237,7 @@ impl BoundColumn {
     }
 
     /// A column as text; none where it is NULL.
-    pub(super) fn optional_text<'a>(&self, row: &Tuple<'a>) -> Result<Option<&'a str>, InvalidRow> {
+    pub(crate) fn optional_text<'a>(&self, row: &Tuple<'a>) -> Result<Option<&'a str>, InvalidRow> {
         match row.value(self.at) {
             Some(Value::Null | Value::Unchanged) | None => Ok(None),
             Some(Value::Text(_) | Value::Binary(_) | Value::Oversized { .. }) => self.text(row).map(Some),

@@ -1,8 +1,9 @@
 //! Properties of a message that a column or a template gives.
 
+use super::binder::{Binder, BoundColumn};
 use super::columns::{Columns, Source};
 use super::invalid::InvalidRow;
-use super::mapping::{Binder, BoundColumn, MappingError, render};
+use super::mapping::{MappingError, render};
 use crate::pgoutput::Tuple;
 use crate::route::{BoundTemplate, Setting, Template};
 

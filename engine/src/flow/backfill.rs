@@ -10,7 +10,8 @@
 use std::time::Instant;
 
 use super::Flow;
-use super::intake::{Intake, Outbox, prepare};
+use super::intake::{Intake, Outbox};
+use super::prepare::prepare;
 use crate::decode::DecodeError;
 use crate::event::MappingError;
 use crate::key::{EventKey, TransactionKey};

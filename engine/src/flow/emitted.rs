@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::intake::{Arrival, Intake, Outbox, Prepared, StreamError, prepare};
+use super::intake::{Arrival, Intake, Outbox, StreamError};
+use super::prepare::{Prepared, prepare};
 use super::{Flow, FlowConfig, Scratch};
 use crate::emitted::{Malformed, Reader, SCHEMA, table_name};
 use crate::key::EventKey;

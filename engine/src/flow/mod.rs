@@ -13,6 +13,7 @@ mod failure;
 mod intake;
 mod log;
 mod marking;
+mod prepare;
 mod preview;
 mod replay;
 mod retries;

@@ -2,7 +2,7 @@
 
 use super::Scratch;
 use super::delivery::unfit;
-use super::intake::{Stamp, encode};
+use super::prepare::{Stamp, encode};
 use crate::Lsn;
 use crate::PgTimestamp;
 use crate::amqp::{Message, Origin};

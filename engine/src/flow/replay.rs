@@ -10,7 +10,7 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use super::delivery::{CHANNEL, DeliveryError, unfit};
-use super::intake::{Stamp, encode};
+use super::prepare::{Stamp, encode};
 use super::{Link, Scratch};
 use crate::Lsn;
 use crate::amqp::{Message, Origin};

@@ -1,7 +1,7 @@
 //! A dead letter made a message again: its stored columns go through the mapping that every row goes through.
 
 use super::Scratch;
-use super::intake::encode;
+use super::prepare::encode;
 use crate::amqp::Message;
 use crate::decode::DecodeError;
 use crate::event::{InvalidRow, Mapping, MappingError, OutboxTable};

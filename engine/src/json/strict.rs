@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-/// How deep arrays and objects may stand in one another. PostgreSQL's own limit lies at some thousands, those of most
-/// parsers far lower.
-const MAX_DEPTH: usize = 1024;
+use super::Unescaped;
+use super::nesting::{Bracket, Depth, Nesting};
 
 /// What is wrong with a text, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,121 +14,169 @@ pub(crate) struct JsonFault {
     pub(crate) at: usize,
 }
 
-/// Goes over a text, without recursion and without a copy. After an error it is of no further use.
+/// A place in a text, which goes on piece by piece, without recursion and without a copy. After an error it is of no
+/// further use.
 #[derive(Debug, Clone)]
-pub(crate) struct Strict<'a> {
+pub(crate) struct Cursor<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl<'a> Strict<'a> {
+/// A string as it is written, without its quotes. Its escapes are known to be well formed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quoted<'a> {
+    raw: &'a str,
+    at: usize,
+}
+
+/// Whether all of a text is one JSON value that may be part of a document.
+pub(crate) fn check(text: &str) -> Result<(), JsonFault> {
+    let mut cursor = Cursor::new(text);
+    cursor.pass(Depth::DOCUMENT)?;
+    cursor.end()
+}
+
+impl<'a> Cursor<'a> {
     /// Starts at the first character.
     pub(crate) const fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
     }
 
+    /// The byte that comes after white space (section 2), which is passed over.
+    pub(crate) fn peek(&mut self) -> Option<u8> {
+        let rest = self.rest();
+        let is_space = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
+        let space = rest.iter().take_while(|byte| is_space(byte)).count();
+        self.at += space;
+        rest.get(space).copied()
+    }
+
+    /// Goes beyond this byte, if it is the next one.
+    pub(crate) fn take(&mut self, byte: u8) -> bool {
+        let is_next = self.peek() == Some(byte);
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    /// Goes beyond this byte, which must be the next one.
+    pub(crate) fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), JsonFault> {
+        match self.take(byte) {
+            true => Ok(()),
+            false => Err(self.fault(expected)),
+        }
+    }
+
+    /// Goes beyond the colon that a key must have.
+    pub(crate) fn colon(&mut self) -> Result<(), JsonFault> {
+        self.expect(b':', "`:`")
+    }
+
+    /// Goes beyond what must stand behind an item: a comma, so that there is one more, or the bracket `close`.
+    pub(crate) fn has_more(&mut self, close: u8) -> Result<bool, JsonFault> {
+        match self.peek() {
+            Some(b',') => {
+                self.at += 1;
+                Ok(true)
+            }
+            Some(byte) if byte == close => {
+                self.at += 1;
+                Ok(false)
+            }
+            _ if close == b']' => Err(self.fault("`,` or `]`")),
+            _ => Err(self.fault("`,` or `}`")),
+        }
+    }
+
+    /// Nothing may follow but white space.
+    pub(crate) fn end(&mut self) -> Result<(), JsonFault> {
+        match self.peek() {
+            Some(_) => Err(self.fault("the end")),
+            None => Ok(()),
+        }
+    }
+
     /// Passes over an object, handing each key, as it is written between its quotes, with the place of its value to `each`.
-    pub(crate) fn object(&mut self, mut each: impl FnMut(&'a str, Range<usize>)) -> Result<(), JsonFault> {
+    pub(crate) fn object(
+        &mut self,
+        depth: Depth,
+        mut each: impl FnMut(&'a str, Range<usize>),
+    ) -> Result<(), JsonFault> {
         self.expect(b'{', "an object")?;
         if self.take(b'}') {
             return Ok(());
         }
         loop {
             let key = self.key()?;
-            let value = self.value()?;
-            each(key, value);
-            if self.take(b'}') {
+            self.colon()?;
+            let value = self.pass(depth)?;
+            each(key.raw, value);
+            if !self.has_more(b'}')? {
                 return Ok(());
             }
-            self.expect(b',', "`,` or `}`")?;
         }
     }
 
-    /// Nothing may follow but white space.
-    pub(crate) fn end(&mut self) -> Result<(), JsonFault> {
-        match self.next() {
-            Some(_) => Err(self.fault("the end")),
-            None => Ok(()),
-        }
-    }
-
-    /// Passes over one value with all that is in it; yields its place.
-    fn value(&mut self) -> Result<Range<usize>, JsonFault> {
+    /// Passes over a value of any kind with all that is in it; yields its place.
+    pub(crate) fn pass(&mut self, depth: Depth) -> Result<Range<usize>, JsonFault> {
         let mut open = Nesting::default();
-        let first = self.next();
+        self.peek();
         let start = self.at;
-        let mut next = first;
         loop {
-            match next {
-                Some(b'"') => drop(self.string()?),
-                Some(b'{') => {
-                    self.at += 1;
-                    if !self.take(b'}') {
-                        self.open(&mut open, Bracket::Object)?;
-                        self.key()?;
-                        next = self.next();
-                        continue;
-                    }
+            let bracket = match self.peek() {
+                Some(b'"') => self.string().map(|_| None)?,
+                Some(b'{') => Some(Bracket::Object),
+                Some(b'[') => Some(Bracket::Array),
+                Some(b'-' | b'0'..=b'9') => self.number().map(|_| None)?,
+                _ => self.word().map(|_| None)?,
+            };
+            if let Some(bracket) = bracket {
+                let too_deep = || self.fault(depth.expected);
+                open.push(bracket, depth.most).ok_or_else(too_deep)?;
+                self.at += 1;
+                if !self.take(bracket.close()) {
+                    self.key_in(bracket)?;
+                    continue;
                 }
-                Some(b'[') => {
-                    self.at += 1;
-                    if !self.take(b']') {
-                        self.open(&mut open, Bracket::Array)?;
-                        next = self.next();
-                        continue;
-                    }
-                }
-                Some(b'-' | b'0'..=b'9') => self.number()?,
-                Some(b't') => self.word("true")?,
-                Some(b'f') => self.word("false")?,
-                Some(b'n') => self.word("null")?,
-                Some(_) | None => return Err(self.fault("a value")),
+                open.pop();
             }
             // A value has ended; what follows depends on where it stands.
             loop {
                 let Some(bracket) = open.innermost() else {
                     return Ok(start..self.at);
                 };
-                match (bracket, self.next()) {
-                    (Bracket::Array, Some(b']')) | (Bracket::Object, Some(b'}')) => {
-                        self.at += 1;
-                        open.pop();
-                    }
-                    (Bracket::Array, Some(b',')) => {
-                        self.at += 1;
-                        break;
-                    }
-                    (Bracket::Object, Some(b',')) => {
-                        self.at += 1;
-                        self.key()?;
-                        break;
-                    }
-                    (Bracket::Array, _) => return Err(self.fault("`,` or `]`")),
-                    (Bracket::Object, _) => return Err(self.fault("`,` or `}`")),
+                if self.has_more(bracket.close())? {
+                    self.key_in(bracket)?;
+                    break;
                 }
+                open.pop();
             }
-            next = self.next();
         }
     }
 
-    fn open(&self, open: &mut Nesting, bracket: Bracket) -> Result<(), JsonFault> {
-        const TOO_DEEP: &str = "no more than 1024 brackets within one another";
-        open.push(bracket).ok_or_else(|| self.fault(TOO_DEEP))
-    }
-
-    /// A key with its colon.
-    fn key(&mut self) -> Result<&'a str, JsonFault> {
-        if self.next() != Some(b'"') {
-            return Err(self.fault("a key in quotes"));
+    /// Passes over what stands before a value: in an object, its key.
+    fn key_in(&mut self, bracket: Bracket) -> Result<(), JsonFault> {
+        match bracket {
+            Bracket::Array => Ok(()),
+            Bracket::Object => {
+                self.key()?;
+                self.colon()
+            }
         }
-        let key = self.string()?;
-        self.expect(b':', "`:`")?;
-        Ok(key)
     }
 
-    /// A string's inside, as it is written.
-    fn string(&mut self) -> Result<&'a str, JsonFault> {
-        self.at += 1;
+    /// Reads a key, without its colon.
+    pub(crate) fn key(&mut self) -> Result<Quoted<'a>, JsonFault> {
+        self.quoted("a key in quotes")
+    }
+
+    /// Reads a string.
+    pub(crate) fn string(&mut self) -> Result<Quoted<'a>, JsonFault> {
+        self.quoted("a string")
+    }
+
+    /// Section 7.
+    fn quoted(&mut self, expected: &'static str) -> Result<Quoted<'a>, JsonFault> {
+        self.expect(b'"', expected)?;
         let start = self.at;
         loop {
             let rest = self.rest();
@@ -138,9 +185,9 @@ impl<'a> Strict<'a> {
             self.at += run;
             match rest.get(run) {
                 Some(b'"') => {
-                    let inside = self.text.get(start..self.at).unwrap_or_default();
+                    let raw = self.text.get(start..self.at).unwrap_or_default();
                     self.at += 1;
-                    return Ok(inside);
+                    return Ok(Quoted { raw, at: start });
                 }
                 Some(b'\\') => self.escape()?,
                 Some(_) => return Err(self.fault("an escape in place of a control character")),
@@ -149,28 +196,21 @@ impl<'a> Strict<'a> {
         }
     }
 
-    /// RFC 8259, section 7. Which characters a pair of surrogates makes is not looked at.
+    /// Passes over an escape. Which characters a pair of surrogates makes is not looked at.
     fn escape(&mut self) -> Result<(), JsonFault> {
-        self.at += 1;
+        let is_hex = |digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit);
         match self.rest() {
-            [b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => self.at += 1,
-            [b'u', digits @ ..]
-                if digits
-                    .iter()
-                    .take(4)
-                    .filter(|digit| digit.is_ascii_hexdigit())
-                    .count()
-                    == 4 =>
-            {
-                self.at += 5;
-            }
+            [_, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => self.at += 2,
+            [_, b'u', digits @ ..] if digits.get(..4).is_some_and(is_hex) => self.at += 6,
             _ => return Err(self.fault("an escape of JSON")),
         }
         Ok(())
     }
 
-    /// RFC 8259, section 6.
-    fn number(&mut self) -> Result<(), JsonFault> {
+    /// Reads a number (section 6), as it is written.
+    pub(crate) fn number(&mut self) -> Result<&'a str, JsonFault> {
+        self.peek();
+        let start = self.at;
         self.skip(b"-");
         match self.rest() {
             [b'0', ..] => self.at += 1,
@@ -183,9 +223,22 @@ impl<'a> Strict<'a> {
             self.skip(b"+-");
             self.digits()?;
         }
-        Ok(())
+        Ok(self.text.get(start..self.at).unwrap_or_default())
     }
 
+    /// Reads `true`, `false` or `null`.
+    pub(crate) fn word(&mut self) -> Result<Option<bool>, JsonFault> {
+        self.peek();
+        for (word, value) in [("true", Some(true)), ("false", Some(false)), ("null", None)] {
+            if self.rest().starts_with(word.as_bytes()) {
+                self.at += word.len();
+                return Ok(value);
+            }
+        }
+        Err(self.fault("a value"))
+    }
+
+    /// One digit or more.
     fn digits(&mut self) -> Result<(), JsonFault> {
         let count = self
             .rest()
@@ -193,47 +246,17 @@ impl<'a> Strict<'a> {
             .take_while(|byte| byte.is_ascii_digit())
             .count();
         self.at += count;
-        if count == 0 {
-            return Err(self.fault("a digit"));
+        match count {
+            0 => Err(self.fault("a digit")),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    fn word(&mut self, word: &str) -> Result<(), JsonFault> {
-        if !self.rest().starts_with(word.as_bytes()) {
-            return Err(self.fault("a value"));
-        }
-        self.at += word.len();
-        Ok(())
-    }
-
-    /// Passes over one of these bytes, if it comes next.
+    /// Goes beyond one of these bytes, if it is there.
     fn skip(&mut self, bytes: &[u8]) -> bool {
         let is_there = self.rest().first().is_some_and(|byte| bytes.contains(byte));
         self.at += usize::from(is_there);
         is_there
-    }
-
-    fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), JsonFault> {
-        match self.take(byte) {
-            true => Ok(()),
-            false => Err(self.fault(expected)),
-        }
-    }
-
-    fn take(&mut self, byte: u8) -> bool {
-        let is_there = self.next() == Some(byte);
-        self.at += usize::from(is_there);
-        is_there
-    }
-
-    /// The byte that comes after white space (RFC 8259, section 2), which is passed over.
-    fn next(&mut self) -> Option<u8> {
-        let rest = self.rest();
-        let is_space = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
-        let space = rest.iter().take_while(|byte| is_space(byte)).count();
-        self.at += space;
-        rest.get(space).copied()
     }
 
     fn rest(&self) -> &'a [u8] {
@@ -248,131 +271,27 @@ impl<'a> Strict<'a> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bracket {
-    Array,
-    Object,
-}
-
-/// The brackets that are open, one bit each.
-#[derive(Debug)]
-struct Nesting {
-    depth: usize,
-    objects: [u64; MAX_DEPTH / 64],
-}
-
-impl Default for Nesting {
-    fn default() -> Self {
-        Self {
-            depth: 0,
-            objects: [0; MAX_DEPTH / 64],
+impl Quoted<'_> {
+    /// Appends the text that it stands for.
+    ///
+    /// # Errors
+    /// Half a pair of surrogates, which is no character, though PostgreSQL's `json` takes it.
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>) -> Result<(), JsonFault> {
+        let mut rest = self.raw;
+        while let Some((plain, escaped)) = rest.find('\\').and_then(|place| rest.split_at_checked(place)) {
+            out.extend_from_slice(plain.as_bytes());
+            let mut characters = Unescaped(escaped);
+            let character = characters.next().flatten().ok_or(JsonFault {
+                expected: "whole pairs of surrogates",
+                at: self.at,
+            })?;
+            out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+            rest = characters.0;
         }
-    }
-}
-
-impl Nesting {
-    /// `None` where there are too many.
-    fn push(&mut self, bracket: Bracket) -> Option<()> {
-        let bit = 1 << (self.depth % 64);
-        let objects = self.objects.get_mut(self.depth / 64)?;
-        match bracket {
-            Bracket::Object => *objects |= bit,
-            Bracket::Array => *objects &= !bit,
-        }
-        self.depth += 1;
-        Some(())
-    }
-
-    fn pop(&mut self) {
-        self.depth = self.depth.saturating_sub(1);
-    }
-
-    fn innermost(&self) -> Option<Bracket> {
-        let place = self.depth.checked_sub(1)?;
-        let objects = self.objects.get(place / 64)?;
-        Some(match objects & 1 << (place % 64) {
-            0 => Bracket::Array,
-            _ => Bracket::Object,
-        })
+        out.extend_from_slice(rest.as_bytes());
+        Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde::de::IgnoredAny;
-
-    use super::*;
-
-    /// The object's keys and values, as they are written.
-    fn read(text: &str) -> Result<Vec<(&str, &str)>, JsonFault> {
-        let mut strict = Strict::new(text);
-        let mut found = Vec::new();
-        strict.object(|key, value| found.push((key, &text[value])))?;
-        strict.end()?;
-        Ok(found)
-    }
-
-    #[test]
-    fn values_are_found_as_they_are_written() {
-        let text = " {\"a\" : [ 1,{\"b\":[]} ] ,\"\\u0062\":-0.50e+03\n,\"\":\"x\\\"}\", \"c\":{ } } ";
-        let found = [
-            ("a", "[ 1,{\"b\":[]} ]"),
-            ("\\u0062", "-0.50e+03"),
-            ("", "\"x\\\"}\""),
-            ("c", "{ }"),
-        ];
-        assert_eq!(read(text), Ok(found.to_vec()));
-        assert_eq!(read("{}"), Ok(Vec::new()));
-    }
-
-    #[test]
-    fn a_fault_is_named_with_its_place() {
-        for (text, expected, at) in [
-            ("", "an object", 0),
-            (" [1]", "an object", 1),
-            ("{\"a\" 1}", "`:`", 5),
-            ("{\"a\":1,}", "a key in quotes", 7),
-            ("{a:1}", "a key in quotes", 1),
-            ("{\"a\":}", "a value", 5),
-            ("{\"a\":tru}", "a value", 5),
-            ("{\"a\":[1 2]}", "`,` or `]`", 8),
-            ("{\"a\":{\"b\":1]}", "`,` or `}`", 11),
-            ("{\"a\":01}", "`,` or `}`", 6),
-            ("{\"a\":1.}", "a digit", 7),
-            ("{\"a\":\"x\\q\"}", "an escape of JSON", 8),
-            ("{\"a\":\"x\ny\"}", "an escape in place of a control character", 7),
-            ("{\"a\":\"ü", "the end of a string", 8),
-            ("{\"a\":1} x", "the end", 8),
-        ] {
-            assert_eq!(read(text), Err(JsonFault { expected, at }), "{text}");
-        }
-    }
-
-    #[test]
-    fn brackets_may_stand_within_one_another_up_to_a_bound() {
-        let nested = |depth: usize| format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
-        // The innermost is empty, so nothing is within it.
-        assert!(read(&nested(MAX_DEPTH + 1)).is_ok());
-        let fault = read(&nested(MAX_DEPTH + 2)).unwrap_err();
-        assert_eq!(fault.at, 5 + MAX_DEPTH + 1);
-        assert!(fault.expected.contains(&MAX_DEPTH.to_string()));
-    }
-
-    proptest! {
-        #![proptest_config(crate::property::config())]
-
-        #[test]
-        fn it_takes_what_a_parser_takes(
-            text in prop_oneof![
-                "[{}\\[\\]\",:\\\\u0-9a-f.eE+\\-truefalsn \u{e9}\n]{0,24}",
-                "\\{\"a\":[{}\\[\\]\",:0-9.e\\- \\\\]{0,12}\\}",
-                "\\{\"a\": ?(-?[0-9]{1,3}(\\.[0-9]{0,2})?([eE][+-]?[0-9]{0,2})?|\"(\\\\[\"\\\\/bfnrtux]|[0-9a-f\u{1}]){0,6}\")\\}",
-            ],
-        ) {
-            let is_object = text.trim_start_matches([' ', '\n']).starts_with('{');
-            let is_taken = is_object && serde_json::from_str::<IgnoredAny>(&text).is_ok();
-            prop_assert_eq!(read(&text).is_ok(), is_taken, "{}", text);
-        }
-    }
-}
+mod tests;

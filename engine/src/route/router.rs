@@ -4,8 +4,8 @@ use super::reference::{BoundReference, Setting};
 use super::rule::{BoundRule, Rule, Subjects};
 use super::template::{Bound, BoundTemplate, Template};
 use crate::amqp::EncodeError;
-use crate::event::{Columns, InvalidRow, MappingError, OutboxTable, Source};
-use crate::pgoutput::{Relation, Tuple, Value};
+use crate::event::{Binder, BoundColumn, InvalidRow, MappingError, OutboxTable, Source};
+use crate::pgoutput::{Relation, Tuple};
 use crate::policy::Policy;
 
 /// The bytes of a short string (AMQP 0-9-1, section 4.2.5.3, "Strings").
@@ -36,8 +36,8 @@ pub struct Router {
 /// What an exchange or a routing key comes from where no rule says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Target {
-    /// The column that counts before any template where it has a value, and its name.
-    column: Option<(usize, String)>,
+    /// The column that counts before any template where it has a value.
+    column: Option<BoundColumn>,
     /// The table's own template.
     template: BoundTemplate,
     /// The setting of templates that do not say theirs.
@@ -52,29 +52,36 @@ impl Router {
     /// # Errors
     /// A column that a template, a condition or `outbox.columns` names is missing.
     pub fn bind(relation: &Relation<'_>, outbox: &OutboxTable) -> Result<Self, MappingError> {
-        let binder = Binder {
-            relation,
-            columns: &outbox.columns,
-        };
         let (route, columns) = (&outbox.route, &outbox.columns);
+        let binder = Binder { relation, columns };
         let mut subjects = Subjects::default();
         let mut rules = Vec::with_capacity(route.rules.len());
         for (rule, number) in route.rules.iter().zip(1..) {
-            rules.push(binder.rule(rule, number, &mut subjects)?);
+            rules.push(bind_rule(&binder, rule, number, &mut subjects)?);
         }
+        let target = |field: &'static str, key, template, setting, source| {
+            Ok(Target {
+                column: binder.optional_column(key, source)?,
+                template: bind_template(&binder, template, setting, source)?,
+                setting,
+                field,
+            })
+        };
         Ok(Self {
-            exchange: Target {
-                column: binder.column("exchange", &columns.exchange)?,
-                template: binder.template(&route.exchange, Setting::EXCHANGE, &columns.exchange)?,
-                setting: Setting::EXCHANGE,
-                field: "exchange",
-            },
-            routing_key: Target {
-                column: binder.column("routing_key", &columns.routing_key)?,
-                template: binder.template(&route.routing_key, Setting::ROUTING_KEY, &columns.routing_key)?,
-                setting: Setting::ROUTING_KEY,
-                field: "routing key",
-            },
+            exchange: target(
+                "exchange",
+                "exchange",
+                &route.exchange,
+                Setting::EXCHANGE,
+                &columns.exchange,
+            )?,
+            routing_key: target(
+                "routing key",
+                "routing_key",
+                &route.routing_key,
+                Setting::ROUTING_KEY,
+                &columns.routing_key,
+            )?,
             subjects,
             rules,
         })
@@ -125,23 +132,12 @@ impl Target {
     }
 
     fn render(&self, row: &Tuple<'_>, template: &BoundTemplate, out: &mut String) -> Result<(), InvalidRow> {
-        if let Some((at, name)) = &self.column {
-            match row.value(*at) {
-                Some(Value::Text(text) | Value::Binary(text)) => {
-                    let text = std::str::from_utf8(text).map_err(|_| InvalidRow::NotUtf8(name.clone()))?;
-                    out.clear();
-                    out.push_str(text);
-                    return Ok(());
-                }
-                Some(Value::Oversized { length, limit }) => {
-                    return Err(InvalidRow::ColumnTooLarge {
-                        column: name.clone(),
-                        length,
-                        limit,
-                    });
-                }
-                Some(Value::Null | Value::Unchanged) | None => {}
-            }
+        if let Some(column) = &self.column
+            && let Some(text) = column.optional_text(row)?
+        {
+            out.clear();
+            out.push_str(text);
+            return Ok(());
         }
         template.render(row, out).map_err(|error| InvalidRow::Template {
             setting: template.setting().unwrap_or(self.setting),
@@ -150,105 +146,59 @@ impl Target {
     }
 }
 
-/// Finds columns in a relation.
-struct Binder<'a> {
-    relation: &'a Relation<'a>,
-    columns: &'a Columns,
+/// A template, or what is the same for every row of the table in its place.
+fn bind_template(
+    binder: &Binder<'_>,
+    template: &Template,
+    fallback: Setting,
+    source: &Source,
+) -> Result<BoundTemplate, MappingError> {
+    let setting = template.setting().unwrap_or(fallback);
+    match source {
+        Source::Constant(text) => binder.template(&Template::constant(text), setting),
+        Source::Absent | Source::Column(_) | Source::ColumnIfThere(_) => binder.template(template, setting),
+    }
 }
 
-impl Binder<'_> {
-    fn table(&self) -> String {
-        format!("{}.{}", self.relation.namespace, self.relation.name)
-    }
-
-    fn index_of(&self, name: &str) -> Option<usize> {
-        self.relation.columns().position(|column| column.name == name)
-    }
-
-    /// A name means the event's field of this name before a column that is called so.
-    fn resolve(&self, name: &str) -> Option<Bound> {
-        match self.columns.source_of(name) {
-            Source::Constant(text) => Some(Bound::Constant(text)),
-            Source::Column(column) | Source::ColumnIfThere(column) => {
-                self.index_of(&column).map(Bound::Column)
+fn bind_rule(
+    binder: &Binder<'_>,
+    rule: &Rule,
+    number: usize,
+    subjects: &mut Subjects,
+) -> Result<BoundRule, MappingError> {
+    let mut when = Vec::with_capacity(rule.when.len());
+    let mut is_possible = true;
+    for condition in &rule.when {
+        let reference = condition.reference();
+        match binder.resolve(reference.column()) {
+            Some(Bound::Column(column)) => {
+                let bound = BoundReference {
+                    column,
+                    path: reference.path.clone(),
+                };
+                when.push((subjects.place(bound, reference), condition.clone()));
             }
-            Source::Absent => None,
-        }
-    }
-
-    fn missing(&self, setting: Setting, column: String) -> MappingError {
-        MappingError::TemplateColumnMissing {
-            table: self.table(),
-            column,
-            setting,
-        }
-    }
-
-    fn column(&self, field: &'static str, source: &Source) -> Result<Option<(usize, String)>, MappingError> {
-        let Some(name) = source.column() else {
-            return Ok(None);
-        };
-        match (self.index_of(name), source) {
-            (Some(at), _) => Ok(Some((at, name.to_owned()))),
-            (None, Source::ColumnIfThere(_)) => Ok(None),
-            (None, _) => Err(MappingError::ColumnMissing {
-                table: self.table(),
-                column: name.to_owned(),
-                field,
-            }),
-        }
-    }
-
-    /// A template, or what is the same for every row of the table in its place.
-    fn template(
-        &self,
-        template: &Template,
-        fallback: Setting,
-        source: &Source,
-    ) -> Result<BoundTemplate, MappingError> {
-        let constant = match source {
-            Source::Constant(text) => Some(Template::constant(text)),
-            Source::Absent | Source::Column(_) | Source::ColumnIfThere(_) => None,
-        };
-        let bound = constant
-            .as_ref()
-            .unwrap_or(template)
-            .bind(|name| self.resolve(name));
-        let setting = template.setting().unwrap_or(fallback);
-        bound.map_err(|column| self.missing(setting, column))
-    }
-
-    fn rule(&self, rule: &Rule, number: usize, subjects: &mut Subjects) -> Result<BoundRule, MappingError> {
-        let mut when = Vec::with_capacity(rule.when.len());
-        let mut is_possible = true;
-        for condition in &rule.when {
-            let reference = condition.reference();
-            let missing = || {
+            // The same for every row, so it is decided here.
+            Some(Bound::Constant(text)) if !reference.has_path() => {
+                is_possible &= condition.is_met_by(&text);
+            }
+            Some(Bound::Constant(_)) | None => {
                 let setting = Setting::of_rule(Setting::WHEN, number);
-                self.missing(setting, reference.column().to_owned())
-            };
-            match self.resolve(reference.column()) {
-                Some(Bound::Column(column)) => {
-                    let bound = BoundReference {
-                        column,
-                        path: reference.path.clone(),
-                    };
-                    when.push((subjects.place(bound, reference), condition.clone()));
-                }
-                // The same for every row, so it is decided here.
-                Some(Bound::Constant(text)) if !reference.has_path() => {
-                    is_possible &= condition.is_met_by(&text);
-                }
-                Some(Bound::Constant(_)) | None => return Err(missing()),
+                return Err(binder.missing(setting, reference.column().to_owned()));
             }
         }
-        let columns = self.columns;
-        Ok(BoundRule {
-            when,
-            is_possible,
-            exchange: self.template(&rule.exchange, Setting::EXCHANGE, &columns.exchange)?,
-            routing_key: self.template(&rule.routing_key, Setting::ROUTING_KEY, &columns.routing_key)?,
-            on_unroutable: rule.on_unroutable,
-        })
     }
+    let columns = binder.columns;
+    Ok(BoundRule {
+        when,
+        is_possible,
+        exchange: bind_template(binder, &rule.exchange, Setting::EXCHANGE, &columns.exchange)?,
+        routing_key: bind_template(
+            binder,
+            &rule.routing_key,
+            Setting::ROUTING_KEY,
+            &columns.routing_key,
+        )?,
+        on_unroutable: rule.on_unroutable,
+    })
 }

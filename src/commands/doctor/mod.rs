@@ -82,7 +82,7 @@ fn database(config: &Config) -> anyhow::Result<postgres::Examination> {
 
 fn brokers(config: &Config, probe: bool) -> anyhow::Result<rabbitmq::Examination> {
     let name = format!("walrelay {} doctor", config.postgres.slot);
-    let brokers = stream::publishing_to(resolve::brokers(config, &name, false)?, config);
+    let brokers = stream::publishing_to(super::brokers::brokers(config, &name, false)?, config);
     Ok(rabbitmq::Examination {
         connectors: brokers.each().cloned().collect(),
         max_message_bytes: config.delivery.max_message_bytes,
