@@ -1,7 +1,7 @@
 //! R26: the end of the stream is read back, or given up in time.
 
 use std::future::poll_fn;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use walrelay::rabbitmq::{BrokerUri, Connector, LinkEvent, Mechanism, StreamProducer, StreamTarget};
@@ -114,7 +114,7 @@ async fn r26_what_cannot_be_read_back_in_time_makes_the_next_generation_begin() 
                 is_stored |= matches!(stored, LinkEvent::Stored { publisher: 1, id: stored } if stored == id);
             }
             if !is_stored {
-                let io = poll_fn(|cx| link.poll_io(cx, Instant::now()));
+                let io = poll_fn(|cx| link.poll_io(cx, tokio::time::Instant::now()));
                 tokio::time::timeout(LONG, io).await??;
             }
         }
