@@ -55,6 +55,13 @@ pub fn producer(base: &str, generation: u32) -> String {
     format!("{base}/{generation}")
 }
 
+/// The generation in a producer's name, where the rest of it is `base`.
+#[must_use]
+pub fn generation(base: &str, producer: &str) -> Option<u32> {
+    let generation = producer.strip_prefix(base)?.strip_prefix('/')?;
+    generation.parse().ok()
+}
+
 /// What to do with an event whose turn it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -146,10 +153,16 @@ impl Dedup {
         self.is_other_log = true;
     }
 
-    /// The producer whose name may not be used any more, where there is one.
+    /// The producer of the last link, once there was one. One of an earlier generation may not be used any more.
     #[must_use]
-    pub fn spent(&self) -> Option<&str> {
-        self.is_other_log.then_some(self.producer.as_str())
+    pub fn producer(&self) -> Option<&str> {
+        Some(self.producer.as_str()).filter(|producer| !producer.is_empty())
+    }
+
+    /// Whether that one's name may not be used any more either.
+    #[must_use]
+    pub const fn is_spent(&self) -> bool {
+        self.is_other_log
     }
 
     /// Every event before this place of the window is settled.

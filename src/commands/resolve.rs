@@ -118,11 +118,11 @@ pub(super) const AGREEMENTS: &[Agreement] = &[
     )
     }),
     ("rabbitmq.declare.exchange_type", |config| {
-        (config.rabbitmq.declare.is_some() && config.rabbitmq.stream_name.is_some())
+        (config.rabbitmq.declare.is_some() && stream::is_sink(config))
             .then_some("rabbitmq.declare has no effect together with rabbitmq.stream, which needs no exchange: leave it out")
     }),
     ("delivery.ordering", |config| {
-        (config.delivery.ordering == Ordering::Strict && config.rabbitmq.stream_name.is_some()).then_some(
+        (config.delivery.ordering == Ordering::Strict && stream::is_sink(config)).then_some(
             "a stream keeps the commit order anyway, and needs it: leave delivery.ordering out together with rabbitmq.stream",
         )
     }),
@@ -318,7 +318,7 @@ pub(super) fn replay(config: &Config, args: &ReplayArgs) -> anyhow::Result<Repla
     let delivery = &config.delivery;
     let tables = selected(&source, args.table.as_ref(), "replay")?;
     anyhow::ensure!(
-        config.rabbitmq.stream_name.is_none(),
+        !stream::is_sink(config),
         "a replay cannot publish to a stream: take a configuration without [rabbitmq.stream], whose rabbitmq.exchange is bound to it"
     );
     let name = format!("walrelay {} replay", config.postgres.slot);

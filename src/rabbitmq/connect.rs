@@ -59,6 +59,9 @@ pub struct StreamTarget {
     pub port: u16,
     /// The part of the producer's name that tells the slot and how its events become messages; the log comes from the session.
     pub producer: StreamProducer,
+    /// The time for reading back what the stream has of us. After it the producer's next generation begins, which gives
+    /// duplicates.
+    pub read_back_timeout: Duration,
 }
 
 /// What a producer's name tells besides the log.

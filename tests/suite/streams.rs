@@ -11,6 +11,8 @@ use crate::world::{EXCHANGE, LONG, World};
 mod deduplication;
 #[cfg(feature = "stream")]
 mod messages;
+#[cfg(feature = "stream")]
+mod read_back;
 
 /// At least once, in order; a consumer drops duplicates by the message id.
 #[tokio::test]

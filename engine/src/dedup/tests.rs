@@ -132,6 +132,8 @@ struct World {
     pipe: Pipe,
     zombies: Vec<Pipe>,
     stream: Stream,
+    /// The next read-back takes too long.
+    is_slow: bool,
     /// What may lead to duplicates has happened.
     may_repeat: bool,
 }
@@ -148,6 +150,7 @@ enum Step {
     CutLate(usize),
     LoseOne,
     Truncate(usize),
+    Slow,
     Reconfigure,
     /// Another process streams for a while, and this one comes back.
     Interlude(usize, usize),
@@ -165,6 +168,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..4_usize).prop_map(Step::CutLate),
         1 => Just(Step::LoseOne),
         1 => (0..40_usize).prop_map(Step::Truncate),
+        1 => Just(Step::Slow),
         1 => Just(Step::Reconfigure),
         2 => (1..WINDOW, 1..WINDOW).prop_map(|(publish, take)| Step::Interlude(publish, take)),
     ];
@@ -181,6 +185,7 @@ impl World {
             pipe: Pipe::default(),
             zombies: Vec::new(),
             stream: Stream::default(),
+            is_slow: false,
             may_repeat: false,
         }
     }
@@ -193,13 +198,18 @@ impl World {
         let name = |generation| producer(&base, generation);
         let last = |generation| self.stream.highest.get(&name(generation)).copied();
         let fresh = (0..).find(|generation| last(*generation).is_none()).expect("one");
-        let found = fresh.checked_sub(1).and_then(|generation| {
+        let used = self.process.dedup.producer();
+        let least = used.and_then(|used| generation(&base, used)).unwrap_or_default();
+        let newest = fresh.checked_sub(1).filter(|newest| *newest >= least);
+        let is_slow = std::mem::take(&mut self.is_slow);
+        let found = newest.filter(|_| !is_slow).and_then(|generation| {
             let found = self.read_back(&name(generation), last(generation)?)?;
             Some((generation, found))
         });
         self.may_repeat |= fresh > 0 && found.is_none();
-        let (generation, found) =
-            found.map_or((fresh, None), |(generation, found)| (generation, Some(found)));
+        let (generation, found) = found.map_or((fresh.max(least), None), |(generation, found)| {
+            (generation, Some(found))
+        });
         self.process.dedup.link_up(Resume {
             producer: name(generation),
             found,
@@ -338,6 +348,7 @@ impl World {
                 self.may_repeat |= cut > 0;
                 self.stream.messages.drain(..cut);
             }
+            Step::Slow => self.is_slow = true,
             Step::Interlude(publish, take) => {
                 self.lose_link();
                 let other = Process::starting_at(self.flushed);

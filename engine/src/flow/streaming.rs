@@ -18,8 +18,11 @@ use crate::window::Seq;
 pub struct ProducerLog {
     /// The log that they come from.
     pub identity: LogIdentity,
-    /// The producer whose name may not be used any more, where there is one.
-    pub spent: Option<String>,
+    /// The producer of the last link, once there was one: a process never goes back to an earlier generation, where its
+    /// own late messages would go to other events.
+    pub producer: Option<String>,
+    /// Whether that one's name may not be used any more either.
+    pub is_spent: bool,
 }
 
 impl Flow {
@@ -39,7 +42,8 @@ impl Flow {
         let dedup = self.dedup.as_ref().filter(|_| self.session.is_some())?;
         Some(ProducerLog {
             identity: self.log.identity()?,
-            spent: dedup.spent().map(str::to_owned),
+            producer: dedup.producer().map(str::to_owned),
+            is_spent: dedup.is_spent(),
         })
     }
 

@@ -50,6 +50,12 @@ pub fn is_delivery(input: &[u8]) -> Option<bool> {
     Some(u16::from_be_bytes(*key) == key::DELIVER)
 }
 
+/// Bytes of the whole frame that begins here; none before its size has come.
+#[must_use]
+pub fn frame_len(input: &[u8]) -> Option<usize> {
+    usize::try_from(number::<4>(input, 0)?).ok()?.checked_add(4)
+}
+
 impl Head {
     /// Reads the first [`HEAD`] bytes of a delivery's frame. None where they are none.
     #[must_use]

@@ -73,7 +73,14 @@ pub fn query_publisher_sequence(out: &mut Vec<u8>, correlation: u32, reference: 
 }
 
 /// `Subscribe`, by a number of ours, for one chunk to begin with.
-pub fn subscribe(out: &mut Vec<u8>, correlation: u32, subscription: u8, stream: &str, from: From) {
+pub fn subscribe(
+    out: &mut Vec<u8>,
+    correlation: u32,
+    subscription: u8,
+    stream: &str,
+    from: From,
+    credit: u16,
+) {
     request(out, key::SUBSCRIBE, correlation, |out| {
         out.push(subscription);
         string(out, stream);
@@ -84,17 +91,17 @@ pub fn subscribe(out: &mut Vec<u8>, correlation: u32, subscription: u8, stream: 
                 put_u64(out, offset);
             }
         }
-        // credit, then no properties
-        put_u16(out, 1);
+        put_u16(out, credit);
+        // no properties
         put_u32(out, 0);
     });
 }
 
-/// `Credit`: one more chunk.
-pub fn credit(out: &mut Vec<u8>, subscription: u8) {
+/// `Credit`: so many more chunks.
+pub fn credit(out: &mut Vec<u8>, subscription: u8, chunks: u16) {
     frame(out, key::CREDIT, |out| {
         out.push(subscription);
-        put_u16(out, 1);
+        put_u16(out, chunks);
     });
 }
 

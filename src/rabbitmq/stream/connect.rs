@@ -21,9 +21,6 @@ pub(super) const FRAME_MAX: u32 = 1024 * 1024;
 /// The smallest that is of use: any of ours but a message fits.
 const FRAME_MIN: u32 = 8192;
 
-/// The time for reading back what the stream has of us, which may be many large messages.
-const READ_BACK_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// So many generations of a producer are not used up by anything that happens.
 const MAX_GENERATION: u32 = 10_000;
 
@@ -39,12 +36,29 @@ impl Connector {
         target: &StreamTarget,
         log: &ProducerLog,
     ) -> Result<(StreamLink, Resume), BrokerError> {
-        let (mut session, heartbeat, version) = self.open_session(target).await?;
         let limit = self.timeout;
         let base = target.producer.name(log.identity);
-        let resuming = session.resume(target, &base, log.spent.as_deref());
-        let resumed = timeout_at(Instant::now() + READ_BACK_TIMEOUT, resuming).await;
-        let resume = session.judge(resumed, READ_BACK_TIMEOUT)?;
+        let least = least_generation(&base, log);
+        let (mut session, mut heartbeat, mut version) = self.open_session(target).await?;
+        let mut generations = session.look_in_time(target, &base, least, limit).await?;
+        let reading = session.read_back(target, &base, generations);
+        let read = timeout_at(Instant::now() + target.read_back_timeout, reading).await;
+        let found = match read {
+            Ok(read) => read?,
+            // Another try would take as long. What is still to come on this connection would be in the way of all else.
+            Err(_) => {
+                tracing::warn!(
+                    stream = target.name,
+                    limit = ?target.read_back_timeout,
+                    "reading back the end of the stream takes too long: going on without"
+                );
+                (session, heartbeat, version) = self.open_session(target).await?;
+                // Something late may have been stored meanwhile.
+                generations = session.look_in_time(target, &base, least, limit).await?;
+                None
+            }
+        };
+        let resume = generations.resume(target, &base, found);
         let declaring = session.declare(target, &resume.producer);
         let declared = timeout_at(Instant::now() + limit, declaring).await;
         session.judge(declared, limit)?;
@@ -94,6 +108,56 @@ impl super::super::StreamProducer {
             "walrelay/{}/{}/{}/{:016x}",
             self.slot, log.system_id, log.timeline, self.fingerprint
         )
+    }
+}
+
+/// The lowest generation that may be used, by what this process has used before.
+fn least_generation(base: &str, log: &ProducerLog) -> u32 {
+    let producer = log.producer.as_deref();
+    let used = producer.and_then(|producer| dedup::generation(base, producer));
+    used.map_or(0, |used| used.saturating_add(log.is_spent.into()))
+}
+
+/// Which generations of a producer may be used, and which the stream knows.
+#[derive(Debug, Clone, Copy)]
+struct Generations {
+    /// The newest that the stream has something of, and its highest id.
+    newest: Option<(u32, u64)>,
+    /// The lowest that may be used.
+    least: u32,
+}
+
+impl Generations {
+    /// The newest one, if it may be gone on with.
+    fn usable(self) -> Option<(u32, u64)> {
+        self.newest.filter(|(generation, _)| *generation >= self.least)
+    }
+
+    /// Which producer we are, with what was found of the newest generation.
+    fn resume(self, target: &StreamTarget, base: &str, found: Option<Found>) -> Resume {
+        let newest = self.newest.map(|(generation, _)| generation);
+        if let (Some(generation), Some(found)) = (newest, found) {
+            tracing::info!(
+                stream = target.name,
+                publishing_id = found.newest.id,
+                "going on behind what is in the stream"
+            );
+            return Resume {
+                producer: dedup::producer(base, generation),
+                found: Some(found),
+            };
+        }
+        if newest.is_some() {
+            tracing::warn!(
+                stream = target.name,
+                "what is in the stream tells nothing about what is to come: some events may be in it twice"
+            );
+        }
+        let next = newest.map_or(0, |newest| newest.saturating_add(1));
+        Resume {
+            producer: dedup::producer(base, next.max(self.least)),
+            found: None,
+        }
     }
 }
 
@@ -183,19 +247,30 @@ impl Session {
         Ok((Duration::from_secs(seconds.into()), version))
     }
 
-    /// Which producer we are, and what the stream has of it.
-    async fn resume(
+    /// Looks which generations of the producer the stream knows.
+    async fn look_in_time(
         &mut self,
         target: &StreamTarget,
         base: &str,
-        spent: Option<&str>,
-    ) -> Result<Resume, BrokerError> {
+        least: u32,
+        limit: Duration,
+    ) -> Result<Generations, BrokerError> {
+        let looking = self.look(target, base, least);
+        let looked = timeout_at(Instant::now() + limit, looking).await;
+        self.judge(looked, limit)
+    }
+
+    async fn look(
+        &mut self,
+        target: &StreamTarget,
+        base: &str,
+        least: u32,
+    ) -> Result<Generations, BrokerError> {
         self.step = "the look for the stream";
-        let name = |generation| dedup::producer(base, generation);
         let (mut newest, mut generation, mut unused) = (None, 0, 0);
         // One may have been passed over without anything being stored under it.
-        while unused < 2 && generation < MAX_GENERATION {
-            match self.last_id(target, &name(generation)).await? {
+        while (unused < 2 || generation <= least) && generation < MAX_GENERATION {
+            match self.last_id(target, &dedup::producer(base, generation)).await? {
                 0 => unused += 1,
                 last => {
                     newest = Some((generation, last));
@@ -204,46 +279,21 @@ impl Session {
             }
             generation += 1;
         }
-        let is_spent = |producer: &str| Some(producer) == spent;
-        if let Some((generation, last)) = newest {
-            let producer = name(generation);
-            if !is_spent(&producer)
-                && let Some(found) = self.read_back(target, &producer, last).await?
-            {
-                tracing::info!(
-                    stream = target.name,
-                    publishing_id = found.newest.id,
-                    "going on behind what is in the stream"
-                );
-                return Ok(Resume {
-                    producer,
-                    found: Some(found),
-                });
-            }
-            tracing::warn!(
-                stream = target.name,
-                "what is in the stream tells nothing about what is to come: some events may be in it twice"
-            );
-        }
-        let next = newest.map_or(0, |(generation, _)| generation + 1);
-        let producer = match name(next) {
-            producer if is_spent(&producer) => name(next + 1),
-            producer => producer,
-        };
-        Ok(Resume {
-            producer,
-            found: None,
-        })
+        Ok(Generations { newest, least })
     }
 
+    /// Reads back what the stream has of the newest generation. None where there is none that may be gone on with.
     async fn read_back(
         &mut self,
         target: &StreamTarget,
-        producer: &str,
-        last: u64,
+        base: &str,
+        generations: Generations,
     ) -> Result<Option<Found>, BrokerError> {
+        let Some((generation, last)) = generations.usable() else {
+            return Ok(None);
+        };
         self.step = "reading back the end of the stream";
-        read_back::read(self, &target.name, producer, last).await
+        read_back::read(self, &target.name, dedup::producer(base, generation), last).await
     }
 
     async fn last_id(&mut self, target: &StreamTarget, producer: &str) -> Result<u64, BrokerError> {
@@ -334,14 +384,29 @@ impl Session {
 
     /// Passes over a frame that is no delivery.
     pub(super) async fn pass_over(&mut self) -> Result<(), BrokerError> {
+        // No request has this number.
+        self.is_answered(0).await.map(drop)
+    }
+
+    /// Takes in a frame that is no delivery. Whether it is the answer to this request.
+    pub(super) async fn is_answered(&mut self, asked: u32) -> Result<bool, BrokerError> {
         loop {
             let Some((frame, size)) = Frame::decode(self.wire.input(), FRAME_MAX)? else {
                 self.fill().await?;
                 continue;
             };
-            let refused = ended(&Command::decode(frame)?).map(|code| self.refused(code));
+            let command = Command::decode(frame)?;
+            let (is_answer, refused) = match &command {
+                Command::Response {
+                    correlation, code, ..
+                } if *correlation == asked => (true, Some(*code).filter(|code| *code != code::OK)),
+                other => (false, ended(other)),
+            };
             self.wire.consume(size);
-            return refused.map_or(Ok(()), Err);
+            return match refused {
+                Some(code) => Err(self.refused(code)),
+                None => Ok(is_answer),
+            };
         }
     }
 

@@ -1,6 +1,6 @@
 //! Reading back the end of a stream: which of our messages it has (rule 26).
 //!
-//! Chunk by chunk, the next one asked for when one is read; of each message only the beginning is looked at, and no more than
+//! Chunk by chunk, a number of them asked for ahead, since those of a quiet stream have one message each; of each message only the beginning is looked at, and no more than
 //! that is kept.
 
 use walrelay_engine::dedup::{Found, Tail};
@@ -18,6 +18,9 @@ const FACTOR: u64 = 8;
 /// later either, since a stream only grows.
 const LIMIT: u64 = FIRST_STEP * FACTOR * FACTOR * FACTOR;
 
+/// So many chunks are asked for ahead, so that reading takes no round trip for each.
+const CREDIT: u16 = 256;
+
 /// Offsets that were read: the first message, and the one behind the last.
 #[derive(Debug, Clone, Copy)]
 struct Span {
@@ -32,10 +35,10 @@ struct Span {
 pub(super) async fn read(
     session: &mut Session,
     stream: &str,
-    producer: &str,
+    producer: String,
     last: u64,
 ) -> Result<Option<Found>, BrokerError> {
-    let mut tail = Tail::new(producer.to_owned(), last);
+    let mut tail = Tail::new(producer, last);
     let newest = span(session, stream, From::Last, None, &mut tail).await?;
     let mut is_whole = newest.first == 0;
     let mut back = FIRST_STEP;
@@ -59,10 +62,11 @@ async fn span(
     tail: &mut Tail,
 ) -> Result<Span, BrokerError> {
     const SUBSCRIPTION: u8 = 0;
+    let credit = if end.is_some() { CREDIT } else { 1 };
     session
-        .ask(|out, correlation| encode::subscribe(out, correlation, SUBSCRIPTION, stream, from))
+        .ask(|out, correlation| encode::subscribe(out, correlation, SUBSCRIPTION, stream, from, credit))
         .await?;
-    let mut first = None;
+    let (mut first, mut used) = (None, 0);
     let read = loop {
         let chunk = chunk(session, tail).await?;
         let span = Span {
@@ -72,13 +76,32 @@ async fn span(
         if end.is_none_or(|end| chunk.end >= end) {
             break span;
         }
-        encode::credit(session.wire.output(), SUBSCRIPTION);
+        used += 1;
+        if used == CREDIT / 2 {
+            encode::credit(session.wire.output(), SUBSCRIPTION, used);
+            used = 0;
+        }
     };
-    // All credit is used up, so no delivery can come in between.
-    session
-        .ask(|out, correlation| encode::unsubscribe(out, correlation, SUBSCRIPTION))
-        .await?;
+    unsubscribe(session, SUBSCRIPTION).await?;
     Ok(read)
+}
+
+/// Ends a subscription. What was asked for ahead may come before the answer, and none after it.
+async fn unsubscribe(session: &mut Session, subscription: u8) -> Result<(), BrokerError> {
+    let asked = session.next_correlation();
+    encode::unsubscribe(session.wire.output(), asked, subscription);
+    session.wire.flush().await?;
+    loop {
+        match chunk::is_delivery(session.wire.input()) {
+            None => session.fill().await?,
+            Some(true) => {
+                let length = chunk::frame_len(session.wire.input()).unwrap_or_default();
+                skip(session, length).await?;
+            }
+            Some(false) if session.is_answered(asked).await? => return Ok(()),
+            Some(false) => {}
+        }
+    }
 }
 
 /// Reads the next delivery.

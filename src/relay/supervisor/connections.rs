@@ -129,7 +129,14 @@ impl Relay {
     pub(super) fn fail_stream(&mut self, error: &StreamError, now: Instant) {
         if matches!(error, StreamError::Diverged { .. }) {
             self.flow.forget();
-            self.drop_outdated_link(OTHER_LOG, now);
+            // A try that is under way goes too: it was not told that the producer's name is spent.
+            if !self.broker.side.is_idle() {
+                let fault = Fault {
+                    kind: FaultKind::BrokerClosed,
+                    message: OTHER_LOG.to_owned(),
+                };
+                self.lose_link(fault, now);
+            }
         }
         self.fail_session(Fault::new(faults::stream_kind(error), error), now);
     }

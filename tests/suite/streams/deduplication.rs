@@ -20,7 +20,7 @@ pub(super) struct Stage {
     pub(super) vhost: Vhost,
     pub(super) database: Database,
     pub(super) client: Client,
-    stream_port: u16,
+    pub(super) stream_port: u16,
 }
 
 impl Stage {

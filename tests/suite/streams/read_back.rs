@@ -1,0 +1,148 @@
+//! R26: the end of the stream is read back, or given up in time.
+
+use std::future::poll_fn;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use walrelay::rabbitmq::{BrokerUri, Connector, LinkEvent, Mechanism, StreamProducer, StreamTarget};
+use walrelay_engine::Lsn;
+use walrelay_engine::amqp::{EncodedHeaders, HeaderParts, Message, MessageParts, Origin};
+use walrelay_engine::dedup::{Dedup, Verdict};
+use walrelay_engine::flow::{LogIdentity, ProducerLog};
+use walrelay_engine::key::{EventKey, TransactionKey};
+use walrelay_engine::timestamp::PgTimestamp;
+use walrelay_engine::trace::TraceContext;
+
+use super::deduplication::{STREAM, Stage};
+use crate::world::LONG;
+
+fn connector(stage: &Stage, read_back_timeout: Duration) -> Result<Connector> {
+    Ok(Connector {
+        uri: BrokerUri::parse(&stage.vhost.uri())?,
+        password_file: None,
+        tls: None,
+        mechanisms: vec![Mechanism::Plain],
+        name: "walrelay test".to_owned(),
+        heartbeat: LONG,
+        exchanges: Vec::new(),
+        timeout: LONG,
+        stream: Some(StreamTarget {
+            name: STREAM.to_owned(),
+            port: stage.stream_port,
+            producer: StreamProducer {
+                slot: "slot".to_owned(),
+                fingerprint: 1,
+            },
+            read_back_timeout,
+        }),
+    })
+}
+
+fn event() -> EventKey {
+    EventKey {
+        transaction: TransactionKey {
+            commit_lsn: Lsn::new(1000),
+            xid: 1,
+            commit_time: PgTimestamp::new(1),
+        },
+        tx_seq: 0,
+    }
+}
+
+fn message() -> Result<Message> {
+    let parts = MessageParts {
+        exchange: "",
+        routing_key: "",
+        mandatory: false,
+        persistent: true,
+        message_id: "id",
+        message_type: "",
+        content_type: "",
+        correlation_id: "",
+        expiration: "",
+        priority: None,
+        timestamp: 0,
+        app_id: "",
+        headers: HeaderParts {
+            aggregate_type: "",
+            aggregate_id: "",
+            origin: Origin::Replay { seq: 0 },
+            trace: TraceContext::default(),
+            more: EncodedHeaders::default(),
+        },
+    };
+    Message::encode(&mut Vec::new(), &parts, b"{}").context("a message")
+}
+
+/// A relay may have been away while others published, each of their messages in a chunk of its own. Reading takes its time
+/// then; without an end to it there would be no link ever again.
+#[tokio::test]
+async fn r26_what_cannot_be_read_back_in_time_makes_the_next_generation_begin() -> Result<()> {
+    const IN_ONE: usize = 1000;
+    const ALONE: usize = 300;
+    let stage = Stage::new().await?;
+    let patient = connector(&stage, LONG)?;
+    let hasty = connector(&stage, Duration::ZERO)?;
+    let mut log = ProducerLog {
+        identity: LogIdentity {
+            system_id: 1,
+            timeline: 1,
+        },
+        producer: None,
+        is_spent: false,
+    };
+    let target = patient.stream.as_ref().context("a stream")?;
+    let message = message()?;
+    let (mut link, resume) = patient.connect_stream(target, &log).await?;
+    let first = resume.producer.clone();
+    assert!(first.ends_with("/0") && resume.found.is_none(), "{resume:?}");
+    let mut dedup = Dedup::default();
+    dedup.link_up(resume);
+    let verdict = dedup.judge(0, &event());
+    assert_eq!(verdict, Verdict::Counted(1));
+    dedup.write(verdict, Some(&event()), &message, link.output());
+    let mut id = 0;
+    for count in std::iter::once(IN_ONE).chain([1; ALONE]) {
+        for _ in 0..count {
+            dedup.write(Verdict::Uncounted, None, &message, link.output());
+            dedup.sent(Verdict::Uncounted, 0);
+            id += 1;
+        }
+        let mut is_stored = false;
+        while !is_stored {
+            while let Some(stored) = link.next_event()? {
+                is_stored |= matches!(stored, LinkEvent::Stored { publisher: 1, id: stored } if stored == id);
+            }
+            if !is_stored {
+                let io = poll_fn(|cx| link.poll_io(cx, tokio::time::Instant::now()));
+                tokio::time::timeout(LONG, io).await??;
+            }
+        }
+    }
+    link.close(LONG).await?;
+
+    let (link, resume) = patient.connect_stream(target, &log).await?;
+    assert_eq!(resume.producer, first);
+    assert!(resume.found.is_some_and(|found| found.has(&event())));
+    link.close(LONG).await?;
+
+    let target = hasty.stream.as_ref().context("a stream")?;
+    let (link, resume) = hasty.connect_stream(target, &log).await?;
+    assert!(
+        resume.producer.ends_with("/1") && resume.found.is_none(),
+        "{resume:?}"
+    );
+    link.close(LONG).await?;
+
+    // Nothing was stored under it yet, but there is no way back for who may have published under it.
+    log.producer = Some(resume.producer.clone());
+    let target = patient.stream.as_ref().context("a stream")?;
+    let (link, again) = patient.connect_stream(target, &log).await?;
+    assert_eq!(again, resume);
+    link.close(LONG).await?;
+    log.is_spent = true;
+    let (link, resume) = patient.connect_stream(target, &log).await?;
+    assert!(resume.producer.ends_with("/2"), "{resume:?}");
+    link.close(LONG).await?;
+    Ok(())
+}
