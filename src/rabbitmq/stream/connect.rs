@@ -396,11 +396,19 @@ impl Session {
                 continue;
             };
             let command = Command::decode(frame)?;
-            let (is_answer, refused) = match &command {
-                Command::Response {
-                    correlation, code, ..
-                } if *correlation == asked => (true, Some(*code).filter(|code| *code != code::OK)),
-                other => (false, ended(other)),
+            let answer = if let Command::Response {
+                correlation, code, ..
+            } = &command
+                && *correlation == asked
+            {
+                Some(*code)
+            } else {
+                None
+            };
+            let is_answer = answer.is_some();
+            let refused = match answer {
+                Some(code) => Some(code).filter(|code| *code != code::OK),
+                None => ended(&command),
             };
             self.wire.consume(size);
             return match refused {

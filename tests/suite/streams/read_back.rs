@@ -25,6 +25,7 @@ fn connector(stage: &Stage, read_back_timeout: Duration) -> Result<Connector> {
         name: "walrelay test".to_owned(),
         heartbeat: LONG,
         exchanges: Vec::new(),
+        has_open_exchanges: false,
         timeout: LONG,
         stream: Some(StreamTarget {
             name: STREAM.to_owned(),
