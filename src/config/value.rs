@@ -135,9 +135,12 @@ impl Value {
                 }
                 Self::listed(key, texts).fits(key, || described(value))
             }
-            (Kind::Field, DeValue::Table(table)) => FieldValue::from_table(table)
-                .map(Self::Field)
-                .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new())),
+            (Kind::Field, DeValue::Table(table)) => {
+                let field = FieldValue::from_table(table)
+                    .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new()))?;
+                let found = field.to_toml();
+                Self::Field(field).fits(key, || found.clone())
+            }
             (Kind::Named, DeValue::Table(table)) => NamedTexts::from_table(table)
                 .map(Self::Named)
                 .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new()))?
