@@ -20,6 +20,7 @@ pub use format::{CloudEvents, Format, is_uri_reference};
 pub use invalid::{AttributeFault, InvalidRow};
 pub use mapping::{Event, Mapping, MappingError};
 pub use payload::{Payload, PayloadType};
+pub use properties::{EXPIRATION_RULE, PRIORITY_RULE, is_expiration, priority_of};
 
 use crate::route::{Reference, Rule, Setting, Template};
 

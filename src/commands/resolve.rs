@@ -15,7 +15,8 @@ use walrelay_engine::route::{Reference, Template, TemplateError};
 use walrelay_engine::window::WindowLimits;
 
 use super::outbox::{
-    all_tables, check_source, has_dead_letters, outbox_tables, outboxes, policy, retention_without_time,
+    all_tables, check_expiration, check_priority, check_source, has_dead_letters, outbox_tables, outboxes,
+    policy, retention_without_time, shard_of_constant,
 };
 use super::{WrongUsage, stream};
 use crate::cli::ReplayArgs;
@@ -74,7 +75,9 @@ pub(super) const VALIDATORS: &[Validator] = &[
     }),
     ("outbox.columns.content_type", check_short_template),
     ("outbox.columns.expiration", check_short_template),
+    ("outbox.columns.expiration", check_expiration),
     ("outbox.columns.priority", check_short_template),
+    ("outbox.columns.priority", check_priority),
     ("outbox.columns.correlation_id", check_short_template),
     ("outbox.headers", check_template),
     ("outbox.cloudevents.source", check_source),
@@ -113,6 +116,7 @@ pub(super) const AGREEMENTS: &[Agreement] = &[
              its own, without a shard",
         )
     }),
+    ("postgres.shard", shard_of_constant),
     ("recovery.on_slot_lost", |config| {
         (config.messages_prefix.is_some() && config.recovery.on_slot_lost == OnSlotLost::Rescan).then_some(
         "recovery.on_slot_lost = \"rescan\" goes on after a lost slot without the events of messages, which are in no table \

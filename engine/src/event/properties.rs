@@ -10,6 +10,26 @@ use crate::route::{BoundTemplate, Setting, Template};
 /// timers go is not documented (<https://www.rabbitmq.com/docs/ttl>).
 const LONGEST_EXPIRATION: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
 
+/// What an expiration has to be.
+pub const EXPIRATION_RULE: &str = "a whole number of milliseconds from 0 to 315360000000, in digits";
+
+/// What a priority has to be.
+pub const PRIORITY_RULE: &str = "a whole number from 0 to 255, in digits";
+
+/// Whether this text can be the property `expiration`.
+#[must_use]
+pub fn is_expiration(text: &str) -> bool {
+    let is_plain = text.bytes().all(|digit| digit.is_ascii_digit());
+    is_plain && text.parse::<u64>().is_ok_and(|wait| wait <= LONGEST_EXPIRATION)
+}
+
+/// The property `priority` of this text; `None`: it cannot be one.
+#[must_use]
+pub fn priority_of(text: &str) -> Option<u8> {
+    let is_plain = text.bytes().all(|digit| digit.is_ascii_digit());
+    text.parse().ok().filter(|_| is_plain)
+}
+
 /// The properties that one relation's rows give.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BoundProperties {
@@ -76,24 +96,12 @@ impl BoundProperties {
         texts: &'a mut PropertyTexts,
     ) -> Result<Properties<'a>, InvalidRow> {
         let expiration = self.expiration.text(row, &mut texts.expiration)?;
-        let is_expiration = expiration.bytes().all(|digit| digit.is_ascii_digit())
-            && expiration
-                .parse::<u64>()
-                .is_ok_and(|expiration| expiration <= LONGEST_EXPIRATION);
-        if !expiration.is_empty() && !is_expiration {
-            let rule = "a whole number of milliseconds from 0 to 315360000000, in digits";
-            return Err(self.expiration.is_not(rule));
+        if !expiration.is_empty() && !is_expiration(expiration) {
+            return Err(self.expiration.is_not(EXPIRATION_RULE));
         }
         let priority = match self.priority.text(row, &mut texts.priority)? {
             "" => None,
-            digits => {
-                let is_plain = digits.bytes().all(|digit| digit.is_ascii_digit());
-                let priority = digits.parse().ok().filter(|_| is_plain);
-                Some(
-                    priority
-                        .ok_or_else(|| self.priority.is_not("a whole number from 0 to 255, in digits"))?,
-                )
-            }
+            digits => Some(priority_of(digits).ok_or_else(|| self.priority.is_not(PRIORITY_RULE))?),
         };
         Ok(Properties {
             content_type: self.content_type.text(row, &mut texts.content_type)?,
