@@ -141,13 +141,15 @@ impl Value {
                 let found = field.to_toml();
                 Self::Field(field).fits(key, || found.clone())
             }
-            (Kind::Named, DeValue::Table(table)) => NamedTexts::from_table(table)
-                .map(Self::Named)
-                .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new()))?
-                .fits(key, || described(value)),
+            (Kind::Named, DeValue::Table(table)) => {
+                let texts = NamedTexts::from_table(table)
+                    .map_err(|found| impossible(key, expected(key.kind), found, String::new()))?;
+                let found = texts.described();
+                Self::Named(texts).fits(key, || found.clone())
+            }
             (Kind::Conditions, DeValue::Table(table)) => ConditionValue::from_table(table)
                 .map(Self::Conditions)
-                .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new())),
+                .map_err(|found| impossible(key, expected(key.kind), found, String::new())),
             (Kind::Named | Kind::Conditions, other) => Err(impossible(
                 key,
                 expected(key.kind),
@@ -329,7 +331,8 @@ fn nearest(kind: Kind, text: &str) -> String {
     nearest.map_or_else(String::new, |word| format!("; did you mean {word}?"))
 }
 
-fn described(value: &DeValue<'_>) -> String {
+/// What a value is, in words.
+pub(super) fn described(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => shown(text),
         DeValue::Integer(number) => format!("the number {number}"),
