@@ -154,6 +154,15 @@ pub(super) fn retention_without_time(config: &Config) -> Option<&'static str> {
     })
 }
 
+/// Why rows cannot be divided among shards.
+pub(super) fn shard_of_constant(config: &Config) -> Option<&'static str> {
+    config.postgres.shard.as_ref()?;
+    let mut ids = config.outbox.iter().map(|outbox| &outbox.columns.aggregate_id);
+    ids.any(|id| matches!(id, Some(FieldValue::Constant(_)))).then_some(
+        "postgres.shard goes by the hash of the aggregate's id: a shard needs a column, and outbox.columns.aggregate_id is a constant",
+    )
+}
+
 /// The preset's columns, but for those that are named.
 fn columns(outbox: &OutboxConfig) -> Columns {
     let mut columns = match outbox.preset {
@@ -320,5 +329,57 @@ mod tests {
         }
         assert!(check_source("/a b").is_err() && check_source("").is_err() && check_source("{a").is_err());
         assert!(check_source("/{aggregate_type}").is_ok());
+    }
+
+    #[test]
+    fn a_constant_that_no_message_can_have_is_refused_and_what_rows_decide_is_not() {
+        for text in ["300", "-1", "+1", "1h", " 1"] {
+            let error = check_priority(text).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!(
+                    "{text:?} is not a whole number from 0 to 255, in digits: every row would be invalid"
+                )
+            );
+        }
+        for text in ["1h", "-1", "1.5", "315360000001"] {
+            let error = check_expiration(text).unwrap_err().to_string();
+            assert!(error.contains("whole number of milliseconds"), "{error}");
+        }
+        for text in ["", "0", "255", "{prio}", "3{prio}"] {
+            assert!(check_priority(text).is_ok(), "{text}");
+        }
+        for text in ["", "0", "315360000000", "{ttl}"] {
+            assert!(check_expiration(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_shard_needs_a_column_that_tells_aggregates_apart() {
+        let of = |aggregate_id: &str| {
+            let set = [
+                "postgres.url=postgres://u@db/shop",
+                "rabbitmq.uri=amqp://u@mq",
+                "postgres.shard=1/4",
+                aggregate_id,
+            ];
+            let sources = config::Sources {
+                set: set.map(str::to_owned).to_vec(),
+                agreements: super::super::resolve::AGREEMENTS,
+                ..config::Sources::default()
+            };
+            config::load(&sources)
+                .map(drop)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(of("outbox.columns.aggregate_id=key"), Ok(()));
+        assert_eq!(
+            of("outbox.columns.aggregate_id={ value = '7' }"),
+            Err(
+                "--set: postgres.shard goes by the hash of the aggregate's id: a shard needs a column, and \
+                 outbox.columns.aggregate_id is a constant"
+                    .to_owned()
+            )
+        );
     }
 }

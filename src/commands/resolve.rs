@@ -15,7 +15,7 @@ use walrelay_engine::window::WindowLimits;
 
 use super::outbox::{
     all_tables, check_expiration, check_priority, check_source, has_dead_letters, outbox_tables, outboxes,
-    policy, retention_without_time,
+    policy, retention_without_time, shard_of_constant,
 };
 use super::{WrongUsage, brokers::brokers, stream};
 use crate::cli::ReplayArgs;
@@ -111,6 +111,7 @@ pub(super) const AGREEMENTS: &[Agreement] = &[
              its own, without a shard",
         )
     }),
+    ("postgres.shard", shard_of_constant),
     ("recovery.on_slot_lost", |config| {
         (config.messages_prefix.is_some() && config.recovery.on_slot_lost == OnSlotLost::Rescan).then_some(
         "recovery.on_slot_lost = \"rescan\" goes on after a lost slot without the events of messages, which are in no table \

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
 use walrelay_engine::amqp::{FieldValue, PropertyValue, Table};
+use walrelay_engine::emitted::{self, PAYLOAD_OID};
 use walrelay_engine::event::{MappingError, OutboxTable};
 use walrelay_engine::flow::{GivenColumn, Preview, PreviewConfig, PreviewError, preview};
 use walrelay_engine::policy::Policy;
@@ -38,8 +39,10 @@ const OF_STREAM: [&str; 2] = ["commit_lsn", "tx_seq"];
 pub(super) fn execute(args: &RouteArgs, loaded: &Loaded) -> anyhow::Result<Exit> {
     let config = &loaded.config;
     let tables = all_tables(config)?;
-    let table = chosen(&tables, args.table.as_ref())?;
-    let columns = columns(&read(&args.json)?).with_context(|| args.json.display().to_string())?;
+    let table = chosen(&tables, config.outbox.len(), args.table.as_ref())?;
+    // No outbox table is in that schema.
+    let is_emitted = config.messages_prefix.is_some() && table.schema == emitted::SCHEMA;
+    let columns = columns(&read(&args.json)?, is_emitted).with_context(|| args.json.display().to_string())?;
     let delivery = &config.delivery;
     let settings = PreviewConfig {
         app_id: &config.rabbitmq.app_id,
@@ -61,8 +64,13 @@ pub(super) fn execute(args: &RouteArgs, loaded: &Loaded) -> anyhow::Result<Exit>
     Ok(Exit::Clean)
 }
 
-/// The table that is named, or the only one.
-fn chosen<'a>(tables: &'a [OutboxTable], named: Option<&QualifiedTable>) -> anyhow::Result<&'a OutboxTable> {
+/// The table that is named, or the only one among so many of rows; where there is none, the one that stands for events
+/// without a table.
+fn chosen<'a>(
+    tables: &'a [OutboxTable],
+    of_rows: usize,
+    named: Option<&QualifiedTable>,
+) -> anyhow::Result<&'a OutboxTable> {
     let name = |table: &OutboxTable| QualifiedTable {
         schema: table.schema.clone(),
         name: table.name.clone(),
@@ -72,7 +80,7 @@ fn chosen<'a>(tables: &'a [OutboxTable], named: Option<&QualifiedTable>) -> anyh
             let found = tables.iter().find(|table| name(table) == *named);
             found.with_context(|| format!("{named} is not among the outbox tables of the configuration"))
         }
-        (None, [table]) => Ok(table),
+        (None, [table, ..]) if of_rows <= 1 => Ok(table),
         (None, tables) => {
             let names: Vec<_> = tables.iter().map(|table| name(table).to_string()).collect();
             let usage = format!("--table is needed: the configuration has {}", names.join(", "));
@@ -104,13 +112,14 @@ fn read(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The columns of a row. Of their types is known what JSON tells.
-fn columns(text: &str) -> anyhow::Result<Vec<GivenColumn>> {
+/// The columns of a row. Of their types is known what JSON tells; the payload of an event without a table is JSON itself.
+fn columns(text: &str, is_emitted: bool) -> anyhow::Result<Vec<GivenColumn>> {
     let columns: BTreeMap<String, &RawValue> =
         serde_json::from_str(text).context("it is no JSON object of columns and values")?;
     let columns = columns.into_iter().map(|(name, value)| {
         let raw = value.get();
         let (type_oid, text) = match raw.chars().next() {
+            Some(_) if is_emitted && name == "payload" => (PAYLOAD_OID, Some(raw.to_owned())),
             Some('"') => {
                 let text: String = serde_json::from_str(raw)?;
                 (if is_hex(&text) { BYTEA } else { TEXT }, Some(text))
@@ -256,5 +265,57 @@ fn value_json(value: FieldValue<'_>) -> Json {
         | FieldValue::I32(_)
         | FieldValue::U32(_)
         | FieldValue::I64(_) => Json::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Sources, load};
+
+    fn of(more: &[&str]) -> (Config, Vec<OutboxTable>) {
+        let urls = ["postgres.url=postgres://u@db/shop", "rabbitmq.uri=amqp://u@mq"];
+        let set = urls.iter().chain(more);
+        let sources = Sources {
+            set: set.map(|text| (*text).to_owned()).collect(),
+            ..Sources::default()
+        };
+        let config = load(&sources).expect("a configuration").config;
+        let tables = all_tables(&config).expect("tables");
+        (config, tables)
+    }
+
+    #[test]
+    fn without_outbox_tables_a_row_is_an_event_without_a_table() {
+        let (config, tables) = of(&["source.messages.prefix=shop"]);
+        let table = chosen(&tables, config.outbox.len(), None).expect("a table");
+        assert_eq!((&*table.schema, &*table.name), ("walrelay", "messages:shop"));
+        let row = r#"{"id": "1", "aggregate_type": "order", "aggregate_id": "7", "event_type": "paid", "payload": "x"}"#;
+        let row = columns(row, true).expect("columns");
+        let settings = PreviewConfig {
+            app_id: "walrelay",
+            max_message_bytes: None,
+            frame_max: FRAME_MAX,
+        };
+        let found = preview(table, &row, settings).expect("a message");
+        let shown = Shown::new(&config, table, &found).expect("it can be read");
+        assert_eq!((&*shown.routing_key, shown.body_bytes), ("order.paid", 3));
+        assert_eq!(
+            shown.properties.get("content_type"),
+            Some(&Json::from("application/json"))
+        );
+    }
+
+    #[test]
+    fn beside_events_without_a_table_the_only_outbox_table_needs_no_name() {
+        let (config, tables) = of(&["source.messages.prefix=shop", "outbox.table=a.b"]);
+        let table = chosen(&tables, config.outbox.len(), None).expect("a table");
+        assert_eq!(&*table.name, "b");
+        let named = QualifiedTable {
+            schema: "walrelay".to_owned(),
+            name: "messages:shop".to_owned(),
+        };
+        let table = chosen(&tables, config.outbox.len(), Some(&named)).expect("a table");
+        assert_eq!(&*table.name, "messages:shop");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::fields::Field as _;
-use super::layers::Settings;
+use super::layers::{OutboxEntry, Settings};
 use super::problem::{Origin, Problem, ProblemKind};
 
 /// What contradicts what.
@@ -50,21 +50,7 @@ pub(super) fn of(settings: &Settings) -> Vec<Problem> {
                 });
             }
         }
-        let keeps = entry
-            .values
-            .get("outbox.after_publish")
-            .is_some_and(|setting| setting.value.text() == "keep");
-        if let Some(retention) = entry.values.get("outbox.retention.keep_sent").filter(|_| keeps) {
-            let kind = ProblemKind::Contradiction(
-                "outbox.retention.keep_sent deletes rows that are marked as sent, but the table's after_publish = \"keep\" \
-                 marks none"
-                    .to_owned(),
-            );
-            problems.push(Problem {
-                origin: Some(retention.origin.clone()),
-                kind,
-            });
-        }
+        problems.extend(without_marks(entry));
     }
     for (one, other) in [
         ("rabbitmq.cert_file", "rabbitmq.key_file"),
@@ -111,4 +97,30 @@ pub(super) fn of(settings: &Settings) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// What goes by marks, in a table whose published rows get none.
+fn without_marks(entry: &OutboxEntry) -> Option<Problem> {
+    let after_publish = entry.values.get("outbox.after_publish")?.value.text();
+    let instead = match after_publish {
+        "keep" => "marks none",
+        "delete" => "deletes each as soon as it is published",
+        _ => return None,
+    };
+    let goes_by_marks = |path| entry.values.get(path);
+    let (setting, what) = if let Some(retention) = goes_by_marks("outbox.retention.keep_sent") {
+        (
+            retention,
+            "outbox.retention.keep_sent deletes rows that are marked as sent",
+        )
+    } else {
+        let mark_set = goes_by_marks("outbox.mark_set")?;
+        (mark_set, "outbox.unsent and outbox.mark_set mark published rows")
+    };
+    Some(Problem {
+        origin: Some(setting.origin.clone()),
+        kind: ProblemKind::Contradiction(format!(
+            "{what}, but the table's after_publish = {after_publish:?} {instead}"
+        )),
+    })
 }

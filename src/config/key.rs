@@ -8,6 +8,9 @@ use super::rules::Rule;
 /// The section that may occur several times, as `[[outbox]]`.
 pub(super) const OUTBOX: &str = "outbox";
 
+/// The key that names an outbox table.
+pub(super) const TABLE: &str = "outbox.table";
+
 /// The section that makes outbox tables optional.
 pub(super) const MESSAGES: &str = "source.messages";
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::key::{Key, MESSAGES, MESSAGES_PREFIX, OUTBOX, Presence, ROUTE};
+use super::key::{Key, MESSAGES, MESSAGES_PREFIX, OUTBOX, Presence, ROUTE, TABLE};
 use super::keys::KEYS;
-use super::problem::{Origin, Problem};
+use super::problem::{Origin, Problem, ProblemKind};
 use super::suggest;
 use super::value::Value;
 use super::wording::to_toml;
@@ -33,22 +33,19 @@ pub(super) struct OutboxEntry {
 pub(super) struct Layer {
     /// All but those of `[[outbox]]`.
     pub(super) values: Entry,
-    /// The list of outbox tables, if this source has one.
+    /// The list of outbox tables, if this source is a file that has one.
     pub(super) outbox: Option<Vec<OutboxEntry>>,
+    /// Those of `[[outbox]]` that the environment or flags set: they cannot say in which.
+    pub(super) of_outbox: Entry,
     pub(super) problems: Vec<Problem>,
 }
 
 impl Layer {
-    /// Takes a setting of the environment or a flag. There a key of `[[outbox]]` makes a list of one.
+    /// Takes a setting of the environment or a flag.
     pub(super) fn set(&mut self, setting: Setting) {
-        let values = if setting.key.is_of_outbox() {
-            let entries = self.outbox.get_or_insert_with(|| vec![OutboxEntry::default()]);
-            match entries.first_mut() {
-                Some(entry) => &mut entry.values,
-                None => return,
-            }
-        } else {
-            &mut self.values
+        let values = match setting.key.is_of_outbox() {
+            true => &mut self.of_outbox,
+            false => &mut self.values,
         };
         values.insert(setting.key.path, setting);
     }
@@ -71,6 +68,7 @@ impl Settings {
         for layer in layers {
             settings.values.extend(layer.values);
             settings.outbox = layer.outbox.unwrap_or(settings.outbox);
+            problems.extend(settings.lay_on_outbox(layer.of_outbox));
             problems.extend(layer.problems);
         }
         // Whoever takes events from messages may need no table.
@@ -110,6 +108,33 @@ impl Settings {
             }
         }
         (settings, problems)
+    }
+
+    /// Lays what the environment or flags set of `[[outbox]]` on the only one there is. With a table's name among it, it is
+    /// a list of one, in place of the list so far.
+    fn lay_on_outbox(&mut self, values: Entry) -> Vec<Problem> {
+        if values.is_empty() {
+            return Vec::new();
+        }
+        if values.contains_key(TABLE) {
+            self.outbox.clear();
+        }
+        let count = self.outbox.len();
+        match self.outbox.as_mut_slice() {
+            [] => self.outbox.push(OutboxEntry {
+                values,
+                ..OutboxEntry::default()
+            }),
+            [only] => only.values.extend(values),
+            [..] => {
+                let refused = values.into_values().map(|Setting { key, origin, .. }| Problem {
+                    origin: Some(origin),
+                    kind: ProblemKind::OutboxSeveral { count, key },
+                });
+                return refused.collect();
+            }
+        }
+        Vec::new()
     }
 
     /// Where the value of this key comes from; of `[[outbox]]` the first. `None`: it is not set.

@@ -2,7 +2,7 @@
 
 use toml::de::DeTable;
 
-use super::wording::quoted;
+use super::wording::{described, quoted};
 
 /// Texts by their names, in the order of the names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,18 +18,30 @@ impl NamedTexts {
         let document = DeTable::parse(&document).ok()?;
         let mut entries = document.get_ref().iter();
         match (entries.next(), entries.next()) {
-            (Some((_, value)), None) => Self::from_table(value.get_ref().as_table()?),
+            (Some((_, value)), None) => Self::from_table(value.get_ref().as_table()?).ok(),
             _ => None,
         }
     }
 
     /// Reads a table whose values are all texts.
-    pub(super) fn from_table(table: &DeTable<'_>) -> Option<Self> {
-        let texts = table.iter().map(|(name, text)| {
-            let text = text.get_ref().as_str()?;
-            Some((name.get_ref().to_string(), text.to_owned()))
+    ///
+    /// # Errors
+    /// What stands there instead.
+    pub(super) fn from_table(table: &DeTable<'_>) -> Result<Self, String> {
+        let texts = table.iter().map(|(name, value)| {
+            let wrong = || wrong_member(name.get_ref(), &format!("is {}", described(value.get_ref())));
+            let text = value.get_ref().as_str().ok_or_else(wrong)?;
+            Ok((name.get_ref().to_string(), text.to_owned()))
         });
-        texts.collect::<Option<_>>().map(Self)
+        texts.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// What stands there where a name is at fault.
+    pub(super) fn described(&self) -> String {
+        match self.iter().any(|(name, _)| name.is_empty()) {
+            true => "an empty name".to_owned(),
+            false => "a longer name".to_owned(),
+        }
     }
 
     /// Names and texts.
@@ -47,4 +59,12 @@ impl NamedTexts {
             entries => format!("{{ {entries} }}"),
         }
     }
+}
+
+/// A table of which one member is at fault, on one line.
+pub(super) fn wrong_member(name: &str, what: &str) -> String {
+    const LONGEST: usize = 60;
+    let cut: String = name.chars().take(LONGEST).collect();
+    let more = if cut.len() < name.len() { "..." } else { "" };
+    format!("a table in which `{}{more}` {what}", cut.escape_debug())
 }

@@ -115,6 +115,14 @@ pub enum ProblemKind {
         /// The key.
         key: &'static Key,
     },
+    /// A key of `[[outbox]]` in a variable or a flag, where the file has several.
+    #[error("there are {count} [[outbox]] tables: set {} in the file, in the one that it is for", .key.path)]
+    OutboxSeveral {
+        /// How many there are.
+        count: usize,
+        /// The key.
+        key: &'static Key,
+    },
     /// An empty list of outbox tables.
     #[error("outbox must hold at least one table; leave it out for the default, public.outbox_events")]
     OutboxEmpty,

@@ -135,20 +135,21 @@ impl Value {
                 }
                 Self::listed(key, texts).fits(key, || described(value))
             }
-            (Kind::Field, DeValue::Table(table)) => FieldValue::from_table(table)
-                .map(Self::Field)
-                .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new()))?
-                .fits(key, || described(value)),
-            (Kind::Named, DeValue::Table(table)) => NamedTexts::from_table(table)
-                .map(Self::Named)
-                .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new()))?
-                .fits(key, || described(value)),
+            (Kind::Field, DeValue::Table(table)) => {
+                let field = FieldValue::from_table(table)
+                    .ok_or_else(|| impossible(key, expected(key.kind), described(value), String::new()))?;
+                let found = field.to_toml();
+                Self::Field(field).fits(key, || found.clone())
+            }
+            (Kind::Named, DeValue::Table(table)) => {
+                let texts = NamedTexts::from_table(table)
+                    .map_err(|found| impossible(key, expected(key.kind), found, String::new()))?;
+                let found = texts.described();
+                Self::Named(texts).fits(key, || found.clone())
+            }
             (Kind::Conditions, DeValue::Table(table)) => ConditionValue::from_table(table)
                 .map(Self::Conditions)
-                .ok_or_else(|| {
-                    let hint = "; it needs a column, and each column a text or several";
-                    impossible(key, expected(key.kind), described(value), hint.to_owned())
-                }),
+                .map_err(|found| impossible(key, expected(key.kind), found, String::new())),
             (Kind::Named | Kind::Conditions, other) => Err(impossible(
                 key,
                 expected(key.kind),

@@ -28,6 +28,11 @@ impl Filter {
         })
     }
 
+    /// Whether a filter has this name, be it with a text or without.
+    pub(super) fn is_name(name: &str) -> bool {
+        name == "default" || Self::named(name).is_some()
+    }
+
     /// Rewrites what stands in `out` from `start` on. `default` leaves it alone: there is a value.
     pub(super) fn apply(&self, out: &mut String, start: usize) {
         match self {

@@ -33,6 +33,7 @@ enum TemplateFault {
     Unopened,
     Unnamed,
     BadName,
+    SpacedBar,
     UnnamedStep,
     BadStep,
     TooDeep,
@@ -49,6 +50,7 @@ impl fmt::Display for TemplateFault {
             Self::Unopened => "`}` without its `{` (write `}}` for a brace)",
             Self::Unnamed => "a column's name is missing",
             Self::BadName => "a column's name has letters, digits and `_` only",
+            Self::SpacedBar => "no spaces around `|`, as in `{event_type|lower}`",
             Self::UnnamedStep => "a name is missing after the dot",
             Self::BadStep => "a name in a path has no space, quote, brace or bracket",
             Self::TooDeep => "a path has 16 names at most",
@@ -104,8 +106,13 @@ pub(super) fn template(text: &str) -> Result<Vec<Segment<Reference>>, TemplateEr
 fn placeholder(text: &str, at: usize) -> Result<Segment<Reference>, TemplateError> {
     let mut parts = text.split('|');
     let name = parts.next().unwrap_or_default();
+    let length = name.chars().count();
+    let trimmed = name.trim_end().chars().count();
+    if trimmed < length && 0 < trimmed && text.contains('|') {
+        return fault(TemplateFault::SpacedBar, at + trimmed, length - trimmed);
+    }
     let value = reference(name, at)?;
-    let mut at = at + name.chars().count();
+    let mut at = at + length;
     let mut filters = Vec::new();
     for part in parts {
         filters.push(filter(part, at + 1)?);
@@ -162,6 +169,15 @@ fn filter(text: &str, at: usize) -> Result<Filter, TemplateError> {
     let length = name.chars().count();
     match (name, argument, Filter::named(name)) {
         ("", _, _) => fault(TemplateFault::UnnamedFilter, at.saturating_sub(1), 1),
+        (spaced, _, None) if spaced != spaced.trim() && Filter::is_name(spaced.trim()) => {
+            let before = spaced.chars().take_while(|c| c.is_whitespace()).count();
+            let wrong = if before > 0 {
+                0
+            } else {
+                spaced.trim_end().chars().count()
+            };
+            fault(TemplateFault::SpacedBar, at + wrong, 1)
+        }
         ("default", Some(text), _) if !text.contains('{') => Ok(Filter::Default(text.to_owned())),
         ("default", Some(text), _) => {
             let brace = text.chars().position(|c| c == '{').unwrap_or_default();

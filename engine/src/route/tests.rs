@@ -172,6 +172,30 @@ fn a_fault_is_named_with_its_place() {
         ),
         ("{a|default:x{y}", 13, 1, "`{` without its `}`"),
         ("{a|lower:x}", 9, 2, "the filter takes no text"),
+        (
+            "{event_type | lower}",
+            12,
+            1,
+            "no spaces around `|`, as in `{event_type|lower}`",
+        ),
+        (
+            "{a| lower}",
+            4,
+            1,
+            "no spaces around `|`, as in `{event_type|lower}`",
+        ),
+        (
+            "{a|lower |upper}",
+            9,
+            1,
+            "no spaces around `|`, as in `{event_type|lower}`",
+        ),
+        (
+            "{payload.x |lower}",
+            11,
+            1,
+            "no spaces around `|`, as in `{event_type|lower}`",
+        ),
     ] {
         let error = Template::parse(text).unwrap_err();
         let place = (error.position, error.length);

@@ -136,6 +136,57 @@ fn each_outbox_of_the_file_is_a_table_and_a_variable_replaces_them_all() {
 }
 
 #[test]
+fn what_the_environment_or_a_flag_sets_of_an_outbox_goes_to_the_only_one_there_is() {
+    let one = format!("{URLS}[[outbox]]\ntable = 'a.b'\nexchange = 'own'\nrouting_key = 'file'\n");
+    let mut sources = environment(&[
+        ("WALRELAY_OUTBOX_ROUTING_KEY", "environment"),
+        ("WALRELAY_OUTBOX_FORMAT", "envelope"),
+    ]);
+    sources.set = vec!["outbox.routing_key=flag".to_owned()];
+    let loaded_once = loaded(&one, &sources);
+    let [outbox] = loaded_once.config.outbox.as_slice() else {
+        panic!("{:?}", loaded_once.config.outbox)
+    };
+    assert_eq!(
+        (
+            &*outbox.table,
+            outbox.exchange.as_deref(),
+            outbox.routing_key.as_deref()
+        ),
+        ("a.b", Some("own"), Some("flag"))
+    );
+    assert_eq!(outbox.content.format, MessageFormat::Envelope);
+    let of_default = loaded(URLS, &sources).config.outbox;
+    assert_eq!(of_default[0].table, "public.outbox_events");
+    assert_eq!(of_default[0].routing_key.as_deref(), Some("flag"));
+    sources.set.push("outbox.table=c.d".to_owned());
+    let of_flags = loaded(&one, &sources).config.outbox;
+    assert_eq!(
+        (&*of_flags[0].table, of_flags[0].exchange.as_deref()),
+        ("c.d", None)
+    );
+}
+
+#[test]
+fn with_several_outboxes_in_the_file_no_other_source_sets_one_of_their_keys() {
+    let two = format!("{URLS}[[outbox]]\ntable = 'a.b'\n[[outbox]]\ntable = 'c.d'\n");
+    let mut sources = environment(&[("WALRELAY_OUTBOX_EXCHANGE", "x")]);
+    let of_exchange = "WALRELAY_OUTBOX_EXCHANGE: there are 2 [[outbox]] tables: set outbox.exchange in the file, in the \
+                       one that it is for";
+    assert_eq!(refused_with(&two, &sources), of_exchange);
+    sources.set = vec!["outbox.columns.id=key".to_owned()];
+    assert_eq!(
+        refused_with(&two, &sources),
+        format!(
+            "{of_exchange}\n{}",
+            of_exchange
+                .replace("WALRELAY_OUTBOX_EXCHANGE", "--set")
+                .replace("outbox.exchange", "outbox.columns.id")
+        )
+    );
+}
+
+#[test]
 fn every_key_reaches_the_configuration() {
     let before = format!("{:?}", loaded(URLS, &Sources::default()).config);
     for key in KEYS.iter().filter(|key| !key.secret && !key.is_of_route()) {
@@ -230,5 +281,22 @@ fn a_field_that_cannot_come_from_there_is_refused() {
     ] {
         let shown = refused_with(URLS, &set(&[setting]));
         assert_eq!(shown, format!("--set: {problem}"), "{setting}");
+    }
+}
+
+#[test]
+fn a_constant_of_a_file_is_refused_where_a_column_is_needed() {
+    for (field, expected) in [
+        ("id", "the name of a column"),
+        ("payload", "the name of a column"),
+        ("headers", "the name of a column, or \"\" for none"),
+        ("created_at", "the name of a column, or \"\" for none"),
+        ("sent_at", "the name of a column, or \"\" for none"),
+    ] {
+        let file = format!("[[outbox]]\ntable = 'a.b'\n[outbox.columns]\n{field} = {{ value = \"7\" }}\n");
+        assert_eq!(
+            error_of(&file),
+            format!("walrelay.toml:6: outbox.columns.{field} must be {expected}, not {{ value = \"7\" }}")
+        );
     }
 }

@@ -42,12 +42,39 @@ fn a_retention_contradicts_rows_that_are_never_marked() {
             "{URLS}[[outbox]]\ntable = 'a.b'\nafter_publish = '{after_publish}'\n[outbox.retention]\nkeep_sent = '7d'\n"
         )
     };
-    for marked in ["mark", "delete"] {
-        loaded(&with(marked), &Sources::default());
+    loaded(&with("mark"), &Sources::default());
+    for (after_publish, instead) in [
+        ("keep", "marks none"),
+        ("delete", "deletes each as soon as it is published"),
+    ] {
+        assert_eq!(
+            refused_with(&with(after_publish), &Sources::default()),
+            format!(
+                "walrelay.toml:7: outbox.retention.keep_sent deletes rows that are marked as sent, but the table's \
+                 after_publish = \"{after_publish}\" {instead}"
+            )
+        );
     }
-    assert_eq!(
-        refused_with(&with("keep"), &Sources::default()),
-        "walrelay.toml:7: outbox.retention.keep_sent deletes rows that are marked as sent, but the table's after_publish = \
-         \"keep\" marks none"
-    );
+}
+
+#[test]
+fn marks_of_ones_own_contradict_rows_that_are_never_marked() {
+    let with = |after_publish: &str| {
+        format!(
+            "{URLS}[[outbox]]\ntable = 'a.b'\nafter_publish = '{after_publish}'\nunsent = 'done is null'\nmark_set = 'done = true'\n"
+        )
+    };
+    loaded(&with("mark"), &Sources::default());
+    for (after_publish, instead) in [
+        ("keep", "marks none"),
+        ("delete", "deletes each as soon as it is published"),
+    ] {
+        assert_eq!(
+            refused_with(&with(after_publish), &Sources::default()),
+            format!(
+                "walrelay.toml:7: outbox.unsent and outbox.mark_set mark published rows, but the table's after_publish = \
+                 \"{after_publish}\" {instead}"
+            )
+        );
+    }
 }

@@ -115,12 +115,12 @@ fn what_is_wrong_with_a_rule_names_its_line() {
         (
             "[[outbox.route]]\nwhen = {}\n",
             "walrelay.toml:6: outbox.route.when must be a table of columns and what each must be, as { aggregate_type = \
-             \"order\", event_type = [\"paid\", \"refund*\"] }, not a table; it needs a column, and each column a text or several",
+             \"order\", event_type = [\"paid\", \"refund*\"] }, not an empty table",
         ),
         (
             "[[outbox.route]]\nwhen = { a = 1.5 }\n",
             "walrelay.toml:6: outbox.route.when must be a table of columns and what each must be, as { aggregate_type = \
-             \"order\", event_type = [\"paid\", \"refund*\"] }, not a table; it needs a column, and each column a text or several",
+             \"order\", event_type = [\"paid\", \"refund*\"] }, not a table in which `a` is the number 1.5",
         ),
         (
             "[[outbox.route]]\nwhen = 'order'\n",
@@ -212,4 +212,49 @@ fn of_a_long_text_what_stands_around_the_fault_is_shown() {
     );
     let place = |line: &str, wanted| line.chars().position(|c| c == wanted);
     assert_eq!(place(shown, '!'), place(carets, '^'));
+}
+
+#[test]
+fn a_member_that_is_no_condition_or_no_header_is_named() {
+    let rule = |when: &str| {
+        error_of(&format!(
+            "[[outbox]]\ntable = 'a.b'\n[[outbox.route]]\nwhen = {when}\n"
+        ))
+    };
+    for (when, found) in [
+        (
+            "{ event_type = [] }",
+            "a table in which `event_type` is an empty list",
+        ),
+        (
+            "{ a = 'b', payload.x = {} }",
+            "a table in which `payload.x` is an empty table",
+        ),
+        ("{ a = ['b', 1.5] }", "a table in which `a` holds the number 1.5"),
+        (
+            "{ event_type = 're*fund' }",
+            "a table in which `event_type` is \"re*fund\", with a `*` that is not at the end",
+        ),
+        (
+            "{ event_type = ['paid', '*fund*'] }",
+            "a table in which `event_type` holds \"*fund*\", with a `*` that is not at the end",
+        ),
+    ] {
+        let error = rule(when);
+        assert!(
+            error.starts_with("walrelay.toml:6: outbox.route.when must be a table"),
+            "{error}"
+        );
+        assert!(error.ends_with(&format!(" }}, not {found}")), "{error}");
+    }
+    let header = |headers: &str| error_of(&format!("[[outbox]]\ntable = 'a.b'\nheaders = {headers}\n"));
+    assert_eq!(
+        header("{ m = 'x', n = 5 }"),
+        "walrelay.toml:5: outbox.headers must be a table of names, each with a text in quotes, not a table in which `n` is \
+         the number 5"
+    );
+    assert_eq!(
+        header("{ '' = 'x' }"),
+        "walrelay.toml:5: outbox.headers must be headers whose names have 1 to 255 bytes, not an empty name"
+    );
 }
