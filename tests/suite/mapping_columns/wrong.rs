@@ -6,7 +6,7 @@ use anyhow::Result;
 use walrelay_testbed::RelayBuilder;
 
 use super::{DEBEZIUM, Shape, stable};
-use crate::marks::{plain_role, wait_for_degraded};
+use crate::marks::{metric, plain_role, wait_for_degraded};
 use crate::setup::last_line;
 use crate::world::{LONG, World};
 
@@ -53,6 +53,9 @@ async fn columns_and_marks_that_do_not_fit_are_refused_by_setup_in_one_line() ->
         &[("mark_set", "state = 'SENT'")],
         &[("mark_set", "status = (select 1 from nowhere)")],
         &[("mark_set", "attempts = 'many'")],
+        &[("mark_set", "attempts = 5 / 0, status = 'SENT'")],
+        &[("mark_set", "attempts = 1")],
+        &[("mark_set", "status = 'SENT', id = 3")],
         &[("columns.payload", "attempts")],
         &[("columns.created_at", "mad_at")],
         &[("preset", "walrelay")],
@@ -106,10 +109,7 @@ async fn a_marker_that_does_not_fit_any_more_degrades_the_relay_and_is_named_by_
         .client
         .batch_execute("alter table outbox rename state to status")
         .await?;
-    let endless = [
-        ("mark_set", "attempts = 1"),
-        ("unsent", "coalesce(status, 'NEW') = 'NEW'"),
-    ];
+    let endless = [("unsent", "coalesce(status, 'NEW') in ('NEW', 'SENT')")];
     let doctor = relay_of(&world, &endless)
         .build()?
         .run_command(&["doctor"])
@@ -119,6 +119,35 @@ async fn a_marker_that_does_not_fit_any_more_degrades_the_relay_and_is_named_by_
 
     // What was published meanwhile gets its mark.
     DEBEZIUM.wait_unsent(&world, 0).await?;
+    Ok(())
+}
+
+/// What no look at the texts can tell, the first mark does.
+#[tokio::test]
+async fn a_mark_that_leaves_its_row_unsent_degrades_the_relay_and_is_not_counted() -> Result<()> {
+    let world = DEBEZIUM.world().await?;
+    let recorder = world.recorder().await?;
+    let other = [("unsent", "status in ('NEW', 'SENT') and attempts is not null")];
+    let mut relay = relay_of(
+        &world,
+        &[other[0], ("mark_set", "status = coalesce(status, 'SENT')")],
+    )
+    .build()?;
+    // Sent as rows of a backfill, and as rows of the stream.
+    for count in [2, 3] {
+        DEBEZIUM.insert(&world, "order", count).await?;
+        if count == 2 {
+            relay.setup().await?;
+            relay.start()?;
+        }
+    }
+    recorder.wait_for_distinct(5, LONG).await?;
+    let said = wait_for_degraded(&mut relay, "marks_unfit").await?;
+    assert!(
+        said.contains("a row of the table public.outbox that outbox.mark_set has marked is still unsent"),
+        "{said}"
+    );
+    assert_eq!(metric(&relay, "walrelay_marked_total").await?, 0.0);
     Ok(())
 }
 
