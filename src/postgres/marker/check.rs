@@ -43,7 +43,7 @@ pub enum MarkerUnfit {
     },
     /// The condition asks for nothing that a mark changes.
     #[error(
-        "outbox.unsent asks for no column that outbox.mark_set sets ({columns}): rows of the table {table} would never be sent"
+        "outbox.unsent asks for no column that outbox.mark_set sets ({columns}): rows of the table {table} would stay unsent for ever"
     )]
     Unrelated {
         /// The table.

@@ -122,6 +122,33 @@ async fn a_marker_that_does_not_fit_any_more_degrades_the_relay_and_is_named_by_
     Ok(())
 }
 
+/// Nothing is made yet that could be looked at, and an index that keeps rows unique is none to drop.
+#[tokio::test]
+async fn doctor_before_setup_asks_nothing_of_a_table_that_keeps_and_drops_no_unique_index() -> Result<()> {
+    let world = DEBEZIUM.world().await?;
+    let kept = relay_of(&world, &[("after_publish", "keep")]).build()?;
+    let doctor = kept.run_command(&["doctor"]).await?;
+    assert!(
+        doctor.stdout.contains("✓ marks: rows stay as they are"),
+        "{}",
+        doctor.stdout
+    );
+    let relay = relay_of(&world, &[]).build()?;
+    relay.setup().await?;
+    let sql = "create unique index by_status on outbox (status, id)";
+    world.client.batch_execute(sql).await?;
+    let doctor = relay.run_command(&["doctor"]).await?;
+    assert!(
+        doctor
+            .stdout
+            .contains("index on marks: by_status, which is unique"),
+        "{}",
+        doctor.stdout
+    );
+    assert!(!doctor.stdout.contains("drop index"), "{}", doctor.stdout);
+    Ok(())
+}
+
 /// What no look at the texts can tell, the first mark does.
 #[tokio::test]
 async fn a_mark_that_leaves_its_row_unsent_degrades_the_relay_and_is_not_counted() -> Result<()> {
