@@ -198,7 +198,7 @@ fault_kinds! {
         "run `walrelay setup`, or correct postgres.slot and postgres.url";
     /// The slot does not exist any more.
     SlotMissing: Halted, "slot_missing",
-        "run `walrelay recover`, which sends what was missed; `walrelay setup --new-slot`, if nothing may be sent";
+        "run `walrelay recover`, which sends what the tables still hold; `walrelay setup --new-slot`, if nothing may be sent";
     /// The slot belongs to another plugin or database, or is physical.
     SlotForeign: Halted, "slot_foreign",
         "choose another postgres.slot, or drop that slot if nobody needs it";
@@ -213,13 +213,13 @@ fault_kinds! {
         "end the long transactions (pg_stat_activity, pg_prepared_xacts), then run the command again";
     /// The slot's WAL was removed (`wal_status` = lost).
     SlotLost: Halted, "slot_lost",
-        "run `walrelay recover`: it makes the slot anew and sends what was missed";
+        "run `walrelay recover`: it makes the slot anew and sends what the tables still hold";
     /// A set-up did not end: the slot is there, but not what should have been copied for it (rule 22).
     SetupInterrupted: Halted, "setup_interrupted",
         "run setup again: `walrelay setup` makes the slot anew";
     /// The same of a recovery: set-up would not note all the rows that this had to.
     RecoveryInterrupted: Halted, "recovery_interrupted",
-        "run recover again: `walrelay recover` makes the slot anew and sends what was missed";
+        "run recover again: `walrelay recover` makes the slot anew and sends what the tables still hold";
     /// The rows that are in a table cannot be looked for: row security, no index, no such column.
     BackfillUnfit: Halted, "backfill_unfit",
         "correct that, or say `--backfill none` to setup and leave the rows that are there unsent";

@@ -23,7 +23,14 @@ pub(super) fn execute(args: &RecoverArgs, loaded: &Loaded) -> anyhow::Result<Exi
     if let Some(found) = found
         && !args.yes
     {
-        let question = format!("{found}. Make it anew, and send again what it may have missed?");
+        let found = match &source.messages {
+            Some(_) => format!("{found}; events of logical messages that it has not brought are lost"),
+            None => found,
+        };
+        let question = match source.outboxes.is_empty() {
+            true => format!("{found}. Make it anew?"),
+            false => format!("{found}. Make it anew, and send again what it may have missed?"),
+        };
         let what = format!("{found}, and recover makes it anew");
         if !confirmed(&what, &question)? {
             say("nothing was changed");

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use super::identifier::quote_identifier;
 
 pub use check::MarkerUnfit;
-pub(super) use check::{check, check_end};
+pub(super) use check::{check, check_end, check_plan, refused_plan};
 
 /// SQL that tells and sets marks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +71,23 @@ pub enum MarkerError {
 
 /// Words that would end the assignments of an update.
 const ENDING: [&str; 3] = ["from", "where", "returning"];
+
+impl Marker {
+    /// Whether the condition names a column that is set, or asks for what no name tells: a whole row, another table.
+    fn may_ask_for_what_it_sets(&self) -> bool {
+        let Ok(tokens) = tokens(&self.unsent.0) else {
+            return true;
+        };
+        let is_set = |name: &String| self.set.columns().any(|column| column == name);
+        let next = tokens.iter().skip(1).map(Some).chain([None]);
+        tokens.iter().zip(next).any(|(token, next)| match &token.kind {
+            Kind::Word(word) if word == "t" => next.is_none_or(|next| next.kind != Kind::Other('.')),
+            Kind::Word(word) if word == "select" => true,
+            Kind::Word(name) | Kind::Name(name) => is_set(name),
+            Kind::Text | Kind::Other(_) => false,
+        })
+    }
+}
 
 impl Unsent {
     /// The condition in brackets.
@@ -306,6 +323,25 @@ mod tests {
             ("(a]", MarkerError::Brackets),
         ] {
             assert_eq!(text.parse::<Unsent>(), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_condition_that_names_nothing_that_is_set_is_told_apart() {
+        for (unsent, set, may) in [
+            ("status = 'NEW'", "published_at = now()", false),
+            ("t.status = 'published_at'", "published_at = now()", false),
+            ("status = 'NEW'", "status = 'SENT'", true),
+            ("t.STATUS = 'NEW'", "\"status\" = 'SENT'", true),
+            ("\"Sent At\" is null", "\"Sent At\" = now()", true),
+            ("to_jsonb(t)->>'status' = 'NEW'", "status = 'SENT'", true),
+            ("id not in (select id from sent)", "status = 'SENT'", true),
+        ] {
+            let marker = Marker {
+                unsent: unsent.parse().unwrap(),
+                set: set.parse().unwrap(),
+            };
+            assert_eq!(marker.may_ask_for_what_it_sets(), may, "{unsent}, {set}");
         }
     }
 

@@ -99,14 +99,22 @@ async fn mark(
     };
     let (table, id, id_type) = (plan.outbox.table.quoted(), plan.outbox.id(), &plan.id_type);
     // Whoever has a row locked may keep it so for long.
+    let still = plan.still_unsent();
     let sql = format!(
-        "{change} where {due} and t.{id} = any(array(select t.{id} from {table} t \
-         where t.{id} = any($1::text[]::{id_type}[]) and {due} for {lock} skip locked))"
+        "with done as ({change} where {due} and t.{id} = any(array(select t.{id} from {table} t \
+         where t.{id} = any($1::text[]::{id_type}[]) and {due} for {lock} skip locked)) returning {still} as is_unsent) \
+         select count(*), count(*) filter (where is_unsent) from done"
     );
-    let rows = bounded(step, transaction.execute(&sql, &[&texts]))
+    let row = bounded(step, transaction.query_one(&sql, &[&texts]))
         .await
         .map_err(|error| plan.explain(error))?;
-    marked.rows += rows;
+    let count =
+        |index| column::<i64>(&row, index, PURPOSE).map(|count| u64::try_from(count).unwrap_or_default());
+    let (rows, unsent) = (count(0)?, count(1)?);
+    marked.rows += rows.saturating_sub(unsent);
+    if unsent > 0 {
+        marked.endless.push(ids.table);
+    }
     if rows < u64::try_from(texts.len()).unwrap_or(u64::MAX) {
         for (id, xid) in left(transaction, plan, ids, &texts, &due).await? {
             marked.locked.push((ids.table, id, xid));

@@ -19,6 +19,7 @@ use super::session::DatabaseSettings;
 use super::status::MarkStatus;
 use super::task::poll_task;
 use crate::fault::{Fault, FaultKind};
+use crate::postgres::marker::MarkerUnfit;
 use crate::postgres::marks::{self, MarkStream, Refusal, TablePlan};
 use crate::postgres::{Error, KeptSession, SqlState, settled};
 use crate::repeats::{Repeats, Telling};
@@ -84,6 +85,8 @@ pub(super) struct Marker {
     notes: Notes,
     /// What keeps a sweep from being made, or rows from being marked by notes.
     sweep_fault: Option<Fault>,
+    /// Marks were set that left their rows unsent, and none since that did not.
+    endless: Option<Fault>,
     told: Repeats<Fault>,
     status: MarkStatus,
 }
@@ -101,6 +104,7 @@ impl Marker {
             sweep: Sweep::new(now),
             notes: Notes::default(),
             sweep_fault: None,
+            endless: None,
             told: Repeats::default(),
             status: MarkStatus::default(),
         }
@@ -185,6 +189,11 @@ impl Marker {
         match outcome.work {
             Some((batch, Ok(marked))) => {
                 tracing::debug!(rows = marked.rows, locked = marked.locked.len(), "rows marked");
+                if let Some(table) = marked.endless.first() {
+                    self.endless = endless(outcome.plan.as_ref(), usize::from(*table));
+                } else if marked.rows > 0 {
+                    self.endless = None;
+                }
                 flow.handle_marked(batch, marked, now);
             }
             Some((batch, Err(error))) => {
@@ -213,6 +222,9 @@ impl Marker {
         match outcome.notes {
             Some(Ok(done)) => {
                 self.sweep_fault = None;
+                if let Some(table) = done.endless {
+                    self.endless = endless(outcome.plan.as_ref(), table);
+                }
                 self.notes.done(done, now);
             }
             Some(Err(error)) => {
@@ -254,6 +266,7 @@ impl Marker {
             faults.push(fault(&error));
         }
         faults.extend(self.sweep_fault.clone());
+        faults.extend(self.endless.clone());
         let refusals = plan.iter().flat_map(|plan| plan.refusals());
         faults.extend(refusals.map(|refusal| Fault::new(refusal.kind(), refusal)));
         for fault in &faults {
@@ -279,6 +292,13 @@ impl Marker {
         }
         self.status.degraded = faults;
     }
+}
+
+/// What is said where rows of the table with this place are unsent though they were marked.
+fn endless(plan: Option<&Plan>, table: usize) -> Option<Fault> {
+    let table = plan?.tables.get(table)?.outbox.table.clone();
+    let unfit = MarkerUnfit::Endless { table };
+    Some(Fault::new(unfit.kind(), &unfit))
 }
 
 fn fault(error: &Error) -> Fault {

@@ -273,7 +273,8 @@ async fn what_cannot_serve_events_without_a_table_says_so() -> Result<()> {
         "logical messages outbox",
         "they are in the log alone: no replay, no marks or retention",
         "every role of this database: pg_logical_emit_message is open to public",
-        "from public;",
+        "begin; grant usage on schema walrelay to WRITERS; grant execute on function pg_logical_emit_message(",
+        "from public; commit;",
         "they are in no table that could tell",
     ] {
         assert!(doctor.stdout.contains(line), "{line}: {}", doctor.stdout);
@@ -289,6 +290,17 @@ async fn what_cannot_serve_events_without_a_table_says_so() -> Result<()> {
             .is_ok_and(|free| free == "true")
     })
     .await?;
+    let unconfirmed = relay.run_command(&["recover", "--new-slot"]).await?;
+    assert_ne!(unconfirmed.code(), Some(0), "{}", unconfirmed.stdout);
+    assert!(
+        unconfirmed
+            .stderr
+            .contains("events of logical messages that it has not brought are lost"),
+        "{}",
+        unconfirmed.stderr
+    );
+    let status = relay.run_command(&["status"]).await?;
+    assert!(!status.stdout.contains("UNSENT"), "{}", status.stdout);
     let anew = relay.run_command(&["recover", "--new-slot", "--yes"]).await?;
     assert_eq!(anew.code(), Some(0), "{}", anew.stderr);
     let lost =

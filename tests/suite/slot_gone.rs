@@ -21,7 +21,7 @@ async fn setup_makes_no_slot_where_one_was_set_up_and_is_gone() -> Result<()> {
 
     let refused = relay.run_command(&["setup"]).await?;
     assert_eq!((refused.code(), refused.stdout.as_str()), (Some(1), ""));
-    insta::assert_snapshot!(normalised(&world, last_line(&refused)), @"walrelay: slot `SLOT` was set up before and is gone: run `walrelay recover`, which sends what was missed; `walrelay setup --new-slot`, if nothing may be sent");
+    insta::assert_snapshot!(normalised(&world, last_line(&refused)), @"walrelay: slot `SLOT` was set up before and is gone: run `walrelay recover`, which sends what the tables still hold; `walrelay setup --new-slot`, if nothing may be sent");
     assert_eq!(world.slots().await?, 0);
 
     let anew = relay.run_command(&["setup", "--new-slot"]).await?;

@@ -7,7 +7,7 @@ use crate::route::{RenderError, Setting};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRow {
     /// A column is NULL that must not be.
-    #[error("column \"{0}\" is null")]
+    #[error("\"{0}\" is null or missing")]
     Null(String),
     /// A column is empty that must not be.
     #[error("column \"{0}\" is empty")]

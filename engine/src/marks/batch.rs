@@ -59,6 +59,8 @@ pub struct Marked {
     pub locked: Vec<(TableNo, String, u32)>,
     /// Ids that were left out, since their table's marks turned out to be refused.
     pub given_up: u64,
+    /// Tables of which rows are still unsent though the mark was set: they count neither as marked nor as left out.
+    pub endless: Vec<TableNo>,
     /// The end of the log and, before that was read, the oldest transaction id that was still running: what is older was
     /// decided before that end.
     pub seen: Option<(Lsn, u64)>,
@@ -68,7 +70,7 @@ impl Marked {
     /// Whether nothing was left out.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
-        self.locked.is_empty() && self.given_up == 0
+        self.locked.is_empty() && self.given_up == 0 && self.endless.is_empty()
     }
 }
 

@@ -109,8 +109,10 @@ impl Screen {
             &format!("{} rows left", count(&overview.backfill_left)),
         );
         let rows: Vec<_> = overview.tables.iter().map(table_row).collect();
-        lines.0.push('\n');
-        lines.0.push_str(&render(["TABLE", "ROWS", "UNSENT"], &rows));
+        if !rows.is_empty() {
+            lines.0.push('\n');
+            lines.0.push_str(&render(["TABLE", "ROWS", "UNSENT"], &rows));
+        }
     }
 }
 

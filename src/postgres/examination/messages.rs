@@ -2,6 +2,7 @@
 
 use super::super::catalog::column;
 use super::super::error::Error;
+use super::super::identifier::quote_identifier;
 use super::super::message_prefix::MessagePrefix;
 use super::{Subject, error_finding};
 use crate::caution::Caution;
@@ -30,8 +31,10 @@ pub(super) async fn examine(subject: &Subject<'_>, prefix: &MessagePrefix) -> Gr
             "every role of this database: pg_logical_emit_message is open to public",
         )
         .with_fix(format!(
-            "revoke execute on function {} from public;",
-            open.join(", ")
+            "begin; grant usage on schema walrelay to WRITERS; grant execute on function {functions} to WRITERS, {role}; \
+             revoke execute on function {functions} from public; commit;",
+            functions = open.join(", "),
+            role = quote_identifier(subject.session.role())
         )),
         Err(error) => error_finding("who may emit", &error),
     });

@@ -23,12 +23,27 @@ pub(super) async fn examine(subject: &Subject<'_>, outbox: &Outbox) -> Option<Gr
     }
     match look(subject, outbox).await {
         Ok(readers) if shard.is_none() && readers.iter().all(|reader| reader.shard.is_none()) => return None,
-        Ok(readers) => judge(shard, outbox.aggregate_id(), &readers, &mut group),
+        Ok(readers) => {
+            if let Err(error) = check_fit(subject, outbox, shard).await {
+                group.push(error_finding("shard", &error));
+                return Some(group.complete(CHECKS, "the table cannot be divided"));
+            }
+            judge(shard, outbox.aggregate_id(), &readers, &mut group);
+        }
         // Without a shard nobody has asked.
         Err(_) if shard.is_none() => return None,
         Err(error) => group.push(error_finding("coverage", &error)),
     }
     Some(group.complete(CHECKS, "who reads the table is unknown"))
+}
+
+/// What set-up asks: has the aggregate's type a hash?
+async fn check_fit(subject: &Subject<'_>, outbox: &Outbox, shard: Option<Shard>) -> Result<(), Error> {
+    let facts = TableFacts::read(subject.session, outbox, None, subject.server.version).await?;
+    if let (Some(shard), Some(facts)) = (shard, facts) {
+        shard.filter(&facts, outbox)?;
+    }
+    Ok(())
 }
 
 async fn look(subject: &Subject<'_>, outbox: &Outbox) -> Result<Vec<Reader>, Error> {

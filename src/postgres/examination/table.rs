@@ -207,23 +207,29 @@ async fn keeping(
     let marks = outbox.marks(|name| facts.has_column(name));
     let set = marks.map_or_else(Vec::new, |marks| marks.columns);
     let mut after = None;
-    match marks::plan_table(subject.session, &subject.examination.source, outbox).await {
-        Err(error) => group.push(error_finding("marks", &error)),
-        Ok(plan) => {
-            after = Some(plan.after_publish);
-            group.push(match (&plan.refusal, plan.after_publish) {
-                (Some(refusal), _) => refused(refusal, &outbox.table),
-                (None, AfterPublish::Mark) => {
-                    let verb = if set.len() == 1 { "is" } else { "are" };
-                    let id = match outbox.columns.id.as_str() {
-                        "id" => "the unique id".to_owned(),
-                        other => format!("the unique {other}"),
-                    };
-                    Finding::passed("marks", format!("{} {verb} set, by {id}", set.join(", ")))
-                }
-                (None, AfterPublish::Delete) => Finding::passed("marks", "rows are deleted"),
-                (None, AfterPublish::Keep) => Finding::passed("marks", "rows stay as they are"),
-            });
+    if outbox.after_publish == Some(AfterPublish::Keep) {
+        // Nobody is on record for such a table, nor need there be a record yet.
+        after = Some(AfterPublish::Keep);
+        group.push(Finding::passed("marks", "rows stay as they are"));
+    } else {
+        match marks::plan_table(subject.session, &subject.examination.source, outbox).await {
+            Err(error) => group.push(error_finding("marks", &error)),
+            Ok(plan) => {
+                after = Some(plan.after_publish);
+                group.push(match (&plan.refusal, plan.after_publish) {
+                    (Some(refusal), _) => refused(refusal, &outbox.table),
+                    (None, AfterPublish::Mark) => {
+                        let verb = if set.len() == 1 { "is" } else { "are" };
+                        let id = match outbox.columns.id.as_str() {
+                            "id" => "the unique id".to_owned(),
+                            other => format!("the unique {other}"),
+                        };
+                        Finding::passed("marks", format!("{} {verb} set, by {id}", set.join(", ")))
+                    }
+                    (None, AfterPublish::Delete) => Finding::passed("marks", "rows are deleted"),
+                    (None, AfterPublish::Keep) => Finding::passed("marks", "rows stay as they are"),
+                });
+            }
         }
     }
     if after == Some(AfterPublish::Keep)
@@ -265,7 +271,8 @@ async fn indexed(subject: &Subject<'_>, facts: &TableFacts, set: &[String]) -> R
     const CHECK: &str = "index on marks";
     const PURPOSE: &str = "look for indexes on what marks set";
     // What expressions and predicates of an index use is noted as what it depends on.
-    let sql = "select coalesce(string_agg(x.indexrelid::regclass::text, ', ' order by 1), '') \
+    let sql = "select coalesce(string_agg(x.indexrelid::regclass::text, ', ') filter (where not x.indisunique), ''), \
+               coalesce(string_agg(x.indexrelid::regclass::text, ', ') filter (where x.indisunique), '') \
                from pg_catalog.pg_index x where x.indrelid = $1 and exists (select from pg_catalog.pg_attribute a \
                where a.attrelid = x.indrelid and a.attname = any ($2) and (a.attnum = any (x.indkey::int2[]) \
                or exists (select from pg_catalog.pg_depend d where d.classid = 'pg_catalog.pg_class'::regclass \
@@ -275,7 +282,17 @@ async fn indexed(subject: &Subject<'_>, facts: &TableFacts, set: &[String]) -> R
     let row = session
         .run(PURPOSE, session.client().query_one(sql, &[&facts.oid, &set]))
         .await?;
-    let indexes: String = column(&row, 0, PURPOSE)?;
+    let (indexes, unique): (String, String) = (column(&row, 0, PURPOSE)?, column(&row, 1, PURPOSE)?);
+    // What keeps rows unique is not to be dropped.
+    if !unique.is_empty() {
+        let others = if indexes.is_empty() {
+            String::new()
+        } else {
+            format!(", and {indexes}")
+        };
+        let found = format!("{unique}, which is unique{others}");
+        return Ok(Finding::caution(CHECK, Caution::MarkIndexed, found));
+    }
     if indexes.is_empty() {
         return Ok(Finding::passed(CHECK, "none, so marks stay within their page"));
     }

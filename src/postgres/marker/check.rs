@@ -1,5 +1,7 @@
 //! Asking PostgreSQL what it makes of a marker, before a row depends on it.
 
+use walrelay_engine::event::AfterPublish;
+
 use super::{Assignment, Marker};
 use crate::fault::FaultKind;
 use crate::postgres::catalog::column;
@@ -8,6 +10,9 @@ use crate::postgres::error::{Error, SqlState};
 use crate::postgres::identifier::{QualifiedTable, quote_identifier};
 use crate::postgres::outbox::Outbox;
 use crate::postgres::preflight::Unfit;
+
+/// What a consumer, or a row's next reader, goes by.
+const FIELDS_OF_THE_EVENT: [&str; 5] = ["id", "aggregate_type", "aggregate_id", "event_type", "payload"];
 
 const PURPOSE: &str = "look whether outbox.unsent and outbox.mark_set fit the table";
 
@@ -23,6 +28,28 @@ pub enum MarkerUnfit {
         table: QualifiedTable,
         /// What the server said.
         message: String,
+    },
+    /// A mark must leave the event as it is.
+    #[error(
+        "outbox.mark_set sets the column {column} of the table {table}, which is the {field} of its events"
+    )]
+    OfTheEvent {
+        /// The table.
+        table: QualifiedTable,
+        /// The column.
+        column: String,
+        /// The field that it is.
+        field: &'static str,
+    },
+    /// The condition asks for nothing that a mark changes.
+    #[error(
+        "outbox.unsent asks for no column that outbox.mark_set sets ({columns}): rows of the table {table} would stay unsent for ever"
+    )]
+    Unrelated {
+        /// The table.
+        table: QualifiedTable,
+        /// What is set.
+        columns: String,
     },
     /// A mark would change nothing, and be set for ever.
     #[error("a row of the table {table} that outbox.mark_set has marked is still unsent by outbox.unsent")]
@@ -48,11 +75,95 @@ pub(in crate::postgres) async fn check(session: &ControlSession, outbox: &Outbox
     let Some(marker) = &outbox.marker else {
         return Ok(());
     };
+    check_fields(marker, outbox)?;
     let (table, unsent) = (outbox.table.quoted(), marker.unsent.condition());
     let scan = format!("select from {table} t where {unsent}");
     prepare(session, outbox, "outbox.unsent", &scan).await?;
     let mark = format!("update {table} t set {} where {unsent}", marker.set.list());
-    prepare(session, outbox, "outbox.mark_set", &mark).await
+    prepare(session, outbox, "outbox.mark_set", &mark).await?;
+    check_use(session, marker, outbox).await
+}
+
+/// Looks whether an event stays what it was written as.
+fn check_fields(marker: &Marker, outbox: &Outbox) -> Result<(), Unfit> {
+    for field in FIELDS_OF_THE_EVENT {
+        let source = outbox.field(field);
+        let column = source.column();
+        if let Some(column) = marker.set.columns().find(|set| column == Some(*set)) {
+            return Err(Unfit::Marker(MarkerUnfit::OfTheEvent {
+                table: outbox.table.clone(),
+                column: column.to_owned(),
+                field,
+            }));
+        }
+    }
+    Ok(())
+}
+
+/// Looks whether a mark can make the condition false at all. A generated column or a trigger may do what the text does not
+/// say; then the first mark tells.
+async fn check_use(session: &ControlSession, marker: &Marker, outbox: &Outbox) -> Result<(), Error> {
+    let is_marked = AfterPublish::of(outbox.after_publish, true) == AfterPublish::Mark;
+    if !is_marked || marker.may_ask_for_what_it_sets() {
+        return Ok(());
+    }
+    // 18: before (2) an update (16).
+    let sql = "select exists (select from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attgenerated <> '' \
+               and not a.attisdropped) or exists (select from pg_catalog.pg_trigger g where g.tgrelid = c.oid \
+               and not g.tgisinternal and (g.tgtype & 18) = 18) \
+               from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
+               where n.nspname = $1 and c.relname = $2";
+    let QualifiedTable { schema, name } = &outbox.table;
+    let row = session
+        .run(PURPOSE, session.client().query_opt(sql, &[schema, name]))
+        .await?;
+    match row.map(|row| column(&row, 0, PURPOSE)).transpose()? {
+        Some(false) => Err(Unfit::Marker(MarkerUnfit::Unrelated {
+            table: outbox.table.clone(),
+            columns: marker.set.columns().collect::<Vec<_>>().join(", "),
+        })
+        .into()),
+        Some(true) | None => Ok(()),
+    }
+}
+
+/// What the server said while it planned the marks, if that is the text's own fault, as a division by a zero is.
+pub(in crate::postgres) fn refused_plan(error: &Error, outbox: &Outbox) -> Option<MarkerUnfit> {
+    let said = error.server_error()?;
+    said.sqlstate
+        .to_string()
+        .starts_with("22")
+        .then(|| MarkerUnfit::Refused {
+            setting: "outbox.mark_set",
+            table: outbox.table.clone(),
+            message: said.message.clone(),
+        })
+}
+
+/// Has the server plan the marks, which it does only for who has the rights to them; others it is not asked for.
+///
+/// # Errors
+/// [`Unfit::Marker`], or the look fails.
+pub(in crate::postgres) async fn check_plan(session: &ControlSession, outbox: &Outbox) -> Result<(), Error> {
+    let Some(marker) = &outbox.marker else {
+        return Ok(());
+    };
+    let (table, unsent) = (outbox.table.quoted(), marker.unsent.condition());
+    let client = session.client();
+    let rights = "select pg_catalog.has_table_privilege($1::text, 'select') and pg_catalog.has_table_privilege($1::text, 'update')";
+    let row = session.run(PURPOSE, client.query_one(rights, &[&table])).await?;
+    if !column::<bool>(&row, 0, PURPOSE)? {
+        return Ok(());
+    }
+    let sql = format!(
+        "explain update {table} t set {} where {unsent}",
+        marker.set.list()
+    );
+    let planned = session.run(PURPOSE, client.batch_execute(&sql)).await;
+    planned.map_err(|error| match refused_plan(&error, outbox) {
+        Some(unfit) => Unfit::Marker(unfit).into(),
+        None => error,
+    })
 }
 
 async fn prepare(

@@ -24,6 +24,8 @@ pub struct Noted {
     pub rows: u64,
     /// Rows that somebody had locked: their notes stay.
     pub locked: u64,
+    /// Rows that are still unsent though they were marked.
+    pub unsent: u64,
 }
 
 /// Marks (or deletes) the rows of the next settled notes behind the number `after`, and strikes these out. A row that is
@@ -44,6 +46,7 @@ pub async fn mark_noted(
         return Ok(Noted::default());
     };
     let (table, id, id_type) = (plan.outbox.table.quoted(), plan.outbox.id(), &plan.id_type);
+    let still = plan.still_unsent();
     let sql = format!(
         "with noted as materialized (select b.number, b.id from walrelay.backfill b \
          join walrelay.backfills c on c.id = b.backfill \
@@ -56,11 +59,12 @@ pub async fn mark_noted(
          where slot = $1 and coalesce(settled_outbox, $2) = $2 and coalesce(settled_event_id, event_id) is not null)), \
          locked as materialized (select t.{id} as id from {table} t where t.{id} = any(array(select id from due)) \
          for {lock} of t skip locked), \
-         done as ({change} where t.{id} = any(array(select id from locked)) and {due} returning t.{id} as id), \
+         done as ({change} where t.{id} = any(array(select id from locked)) and {due} returning t.{id} as id, {still} as is_unsent), \
          left_over as (select id from due except all select id from done), \
          struck_out as (delete from walrelay.backfill b using noted n where b.slot = $1 and b.number = n.number \
          and n.id not in (select pg_catalog.format('%s', id) from left_over)) \
-         select (select max(number) from noted), (select count(*) from done), (select count(*) from left_over)"
+         select (select max(number) from noted), (select count(*) from done where not is_unsent), (select count(*) from left_over), \
+         (select count(*) from done where is_unsent)"
     );
     let outbox = plan.outbox.table.to_string();
     let row = session
@@ -78,6 +82,7 @@ pub async fn mark_noted(
         last: column(&row, 0, PURPOSE)?,
         rows: count(1)?,
         locked: count(2)?,
+        unsent: count(3)?,
     })
 }
 

@@ -47,6 +47,7 @@ pub(in crate::postgres) async fn claim(
     for outbox in &source.outboxes {
         let table = &outbox.table;
         marker::check(session, outbox).await?;
+        marker::check_plan(session, outbox).await?;
         let facts = TableFacts::read(session, outbox, None, server.version).await?;
         let marks = facts.and_then(|facts| outbox.marks(|name| facts.has_column(name)));
         if AfterPublish::of(outbox.after_publish, marks.is_some()) == AfterPublish::Keep {

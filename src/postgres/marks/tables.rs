@@ -154,6 +154,16 @@ impl TablePlan {
         }
     }
 
+    /// An expression of whether a row is unsent though it has just been marked: only SQL of an operator's can be so.
+    pub(super) fn still_unsent(&self) -> String {
+        match (&self.outbox.marker, &self.marks, self.after_publish) {
+            (Some(_), Some(marks), AfterPublish::Mark | AfterPublish::Keep) => {
+                format!("({} is true)", marks.unsent)
+            }
+            _ => "false".to_owned(),
+        }
+    }
+
     fn grant(&self) -> String {
         let (id, table) = (self.outbox.id(), self.outbox.table.quoted());
         let role = quote_identifier(&self.role);
@@ -363,6 +373,9 @@ async fn look_at_marker(session: &ControlSession, plan: &TablePlan) -> Result<Op
     };
     if let Some(Unfit::Marker(unfit)) = error.unfit() {
         return Ok(Some(Refusal::Marker(unfit.clone())));
+    }
+    if let Some(unfit) = marker::refused_plan(&error, outbox) {
+        return Ok(Some(Refusal::Marker(unfit)));
     }
     match error.sqlstate() {
         Some(SqlState::INSUFFICIENT_PRIVILEGE) => Ok(Some(Refusal::Forbidden {

@@ -35,6 +35,8 @@ pub(super) struct Done {
     next: Option<Step>,
     are_left: bool,
     rows: u64,
+    /// The place of the table of which rows are still unsent though they were marked.
+    pub(super) endless: Option<usize>,
 }
 
 impl Notes {
@@ -99,6 +101,7 @@ pub(super) async fn carry_out(
             next: None,
             are_left: false,
             rows: 0,
+            endless: None,
         });
     };
     if !plan.is_marked() {
@@ -106,6 +109,7 @@ pub(super) async fn carry_out(
             next: Some(next_table),
             are_left: plan.refusal.is_some() && marks::has_notes(session, slot, plan).await?,
             rows: 0,
+            endless: None,
         });
     }
     let noted = marks::mark_noted(session, slot, plan, step.after).await?;
@@ -114,6 +118,7 @@ pub(super) async fn carry_out(
         next: Some(noted.last.map_or(next_table, same_table)),
         are_left: noted.locked > 0,
         rows: noted.rows,
+        endless: (noted.unsent > 0).then_some(step.table),
     })
 }
 
@@ -126,6 +131,7 @@ mod tests {
             next,
             are_left,
             rows: 0,
+            endless: None,
         }
     }
 

@@ -25,7 +25,7 @@ async fn the_slot_is_lost() -> Result<()> {
     world.lose_slot().await?;
     let said = said(&world, &relay, &[]).await?;
     let lost = "  ✗ slot: the replication slot `slot_DB` is lost: the server removed WAL that it needed
-      → run `walrelay recover`: it makes the slot anew and sends what was missed
+      → run `walrelay recover`: it makes the slot anew and sends what the tables still hold
         walrelay recover
 ";
     assert!(said.contains(lost), "{said}");

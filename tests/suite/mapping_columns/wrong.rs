@@ -6,7 +6,7 @@ use anyhow::Result;
 use walrelay_testbed::RelayBuilder;
 
 use super::{DEBEZIUM, Shape, stable};
-use crate::marks::{plain_role, wait_for_degraded};
+use crate::marks::{metric, plain_role, wait_for_degraded};
 use crate::setup::last_line;
 use crate::world::{LONG, World};
 
@@ -53,6 +53,9 @@ async fn columns_and_marks_that_do_not_fit_are_refused_by_setup_in_one_line() ->
         &[("mark_set", "state = 'SENT'")],
         &[("mark_set", "status = (select 1 from nowhere)")],
         &[("mark_set", "attempts = 'many'")],
+        &[("mark_set", "attempts = 5 / 0, status = 'SENT'")],
+        &[("mark_set", "attempts = 1")],
+        &[("mark_set", "status = 'SENT', id = 3")],
         &[("columns.payload", "attempts")],
         &[("columns.created_at", "mad_at")],
         &[("preset", "walrelay")],
@@ -106,10 +109,7 @@ async fn a_marker_that_does_not_fit_any_more_degrades_the_relay_and_is_named_by_
         .client
         .batch_execute("alter table outbox rename state to status")
         .await?;
-    let endless = [
-        ("mark_set", "attempts = 1"),
-        ("unsent", "coalesce(status, 'NEW') = 'NEW'"),
-    ];
+    let endless = [("unsent", "coalesce(status, 'NEW') in ('NEW', 'SENT')")];
     let doctor = relay_of(&world, &endless)
         .build()?
         .run_command(&["doctor"])
@@ -119,6 +119,62 @@ async fn a_marker_that_does_not_fit_any_more_degrades_the_relay_and_is_named_by_
 
     // What was published meanwhile gets its mark.
     DEBEZIUM.wait_unsent(&world, 0).await?;
+    Ok(())
+}
+
+/// Nothing is made yet that could be looked at, and an index that keeps rows unique is none to drop.
+#[tokio::test]
+async fn doctor_before_setup_asks_nothing_of_a_table_that_keeps_and_drops_no_unique_index() -> Result<()> {
+    let world = DEBEZIUM.world().await?;
+    let kept = relay_of(&world, &[("after_publish", "keep")]).build()?;
+    let doctor = kept.run_command(&["doctor"]).await?;
+    assert!(
+        doctor.stdout.contains("✓ marks: rows stay as they are"),
+        "{}",
+        doctor.stdout
+    );
+    let relay = relay_of(&world, &[]).build()?;
+    relay.setup().await?;
+    let sql = "create unique index by_status on outbox (status, id)";
+    world.client.batch_execute(sql).await?;
+    let doctor = relay.run_command(&["doctor"]).await?;
+    assert!(
+        doctor
+            .stdout
+            .contains("index on marks: by_status, which is unique"),
+        "{}",
+        doctor.stdout
+    );
+    assert!(!doctor.stdout.contains("drop index"), "{}", doctor.stdout);
+    Ok(())
+}
+
+/// What no look at the texts can tell, the first mark does.
+#[tokio::test]
+async fn a_mark_that_leaves_its_row_unsent_degrades_the_relay_and_is_not_counted() -> Result<()> {
+    let world = DEBEZIUM.world().await?;
+    let recorder = world.recorder().await?;
+    let other = [("unsent", "status in ('NEW', 'SENT') and attempts is not null")];
+    let mut relay = relay_of(
+        &world,
+        &[other[0], ("mark_set", "status = coalesce(status, 'SENT')")],
+    )
+    .build()?;
+    // Sent as rows of a backfill, and as rows of the stream.
+    for count in [2, 3] {
+        DEBEZIUM.insert(&world, "order", count).await?;
+        if count == 2 {
+            relay.setup().await?;
+            relay.start()?;
+        }
+    }
+    recorder.wait_for_distinct(5, LONG).await?;
+    let said = wait_for_degraded(&mut relay, "marks_unfit").await?;
+    assert!(
+        said.contains("a row of the table public.outbox that outbox.mark_set has marked is still unsent"),
+        "{said}"
+    );
+    assert_eq!(metric(&relay, "walrelay_marked_total").await?, 0.0);
     Ok(())
 }
 

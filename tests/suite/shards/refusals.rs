@@ -47,6 +47,14 @@ async fn an_aggregate_that_no_row_filter_can_hash_is_refused_by_the_name_of_its_
             )
         );
     }
+    let doctor = relay.run_command(&["doctor"]).await?;
+    assert!(
+        doctor
+            .stdout
+            .contains("✗ shard: the column `aggregate_id` of public.outbox_events is of the type json"),
+        "{}",
+        doctor.stdout
+    );
     // Why there is no way round it.
     let cast =
         "create publication p for table outbox_events where (mod(hashtext(aggregate_id::text), 2) = 1)";

@@ -106,7 +106,7 @@ fn a_message_of_no_transaction_is_refused_and_counted() {
 fn what_is_no_event_is_invalid_and_gets_its_policy() {
     let missing = r#"{"id":"m","aggregate_type":"order","event_type":"paid","payload":1}"#;
     for (content, id, reason) in [
-        (missing, Some("m"), "column \"aggregate_id\" is null"),
+        (missing, Some("m"), "\"aggregate_id\" is null or missing"),
         (
             "[1]",
             None,
