@@ -332,29 +332,6 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_that_no_message_can_have_is_refused_and_what_rows_decide_is_not() {
-        for text in ["300", "-1", "+1", "1h", " 1"] {
-            let error = check_priority(text).unwrap_err().to_string();
-            assert_eq!(
-                error,
-                format!(
-                    "{text:?} is not a whole number from 0 to 255, in digits: every row would be invalid"
-                )
-            );
-        }
-        for text in ["1h", "-1", "1.5", "315360000001"] {
-            let error = check_expiration(text).unwrap_err().to_string();
-            assert!(error.contains("whole number of milliseconds"), "{error}");
-        }
-        for text in ["", "0", "255", "{prio}", "3{prio}"] {
-            assert!(check_priority(text).is_ok(), "{text}");
-        }
-        for text in ["", "0", "315360000000", "{ttl}"] {
-            assert!(check_expiration(text).is_ok(), "{text}");
-        }
-    }
-
-    #[test]
     fn a_shard_needs_a_column_that_tells_aggregates_apart() {
         let of = |aggregate_id: &str| {
             let set = [

@@ -100,11 +100,11 @@ fn a_wrong_type_names_what_is_expected_and_what_stands_there() {
         ),
         (
             "outbox = [{ table = 'a.b', columns = { id = { value = '7' } } }]",
-            "outbox.columns.id must be the name of a column, not a table",
+            "outbox.columns.id must be the name of a column, not { value = \"7\" }",
         ),
         (
             "outbox = [{ table = 'a.b', columns = { sent_at = { value = 'now' } } }]",
-            "outbox.columns.sent_at must be the name of a column, or \"\" for none, not a table",
+            "outbox.columns.sent_at must be the name of a column, or \"\" for none, not { value = \"now\" }",
         ),
     ] {
         assert_eq!(error_of(text), format!("walrelay.toml:3: {error}"));
