@@ -126,7 +126,12 @@ async fn a_marker_that_does_not_fit_any_more_degrades_the_relay_and_is_named_by_
 #[tokio::test]
 async fn doctor_before_setup_asks_nothing_of_a_table_that_keeps_and_drops_no_unique_index() -> Result<()> {
     let world = DEBEZIUM.world().await?;
-    let kept = relay_of(&world, &[("after_publish", "keep")]).build()?;
+    let kept = Shape {
+        settings: "preset = 'debezium'\nafter_publish = 'keep'",
+        ..DEBEZIUM
+    }
+    .relay(&world)
+    .build()?;
     let doctor = kept.run_command(&["doctor"]).await?;
     assert!(
         doctor.stdout.contains("✓ marks: rows stay as they are"),
