@@ -6,7 +6,7 @@ use walrelay::postgres::{
     Candidate, Connector, ControlSession, Error, QualifiedTable, Replication, SetupReport, Source,
     StartOptions, Started, setup,
 };
-use walrelay_testbed::{CommandOutput, Database, Relay, RelayBuilder, shared_postgres};
+use walrelay_testbed::{CommandOutput, Database, Relay, RelayBuilder, eventually, shared_postgres};
 
 use crate::world::LONG;
 
@@ -73,6 +73,13 @@ impl SetUp {
             wal_sender_timeout: LONG,
             max_event_bytes: 16 * 1024 * 1024,
         };
+        // The server lets go of a slot a moment after its session has ended.
+        eventually("the slot to be free", LONG, || async {
+            let sql = "select exists (select from pg_replication_slots where slot_name = $1 and active)";
+            let row = self.client.query_one(sql, &[&self.source.slot.as_str()]).await;
+            row.is_ok_and(|row| !row.get::<_, bool>(0))
+        })
+        .await?;
         let candidate = Candidate::open(&self.connector, &options).await?;
         let Started::Streaming(stream) = candidate.start(&options, self.connector.deadline()).await? else {
             anyhow::bail!("the slot is in use")
