@@ -106,12 +106,12 @@ impl OutboxTable {
     /// Whether an exchange may be known only when an event comes.
     #[must_use]
     pub fn has_open_exchange(&self) -> bool {
-        let of_rules = self.route.rules.iter().map(|rule| &rule.exchange);
-        let mut templates = of_rules.chain([&self.route.exchange]);
         match &self.columns.exchange {
             Source::Column(_) | Source::ColumnIfThere(_) => true,
             Source::Constant(_) => false,
-            Source::Absent => templates.any(|template| template.as_constant().is_none()),
+            Source::Absent => self
+                .exchange_templates()
+                .any(|template| template.as_constant().is_none()),
         }
     }
 
@@ -121,9 +121,14 @@ impl OutboxTable {
         if let Source::Constant(exchange) = &self.columns.exchange {
             return BTreeSet::from([exchange.as_str()]);
         }
+        self.exchange_templates()
+            .filter_map(Template::as_constant)
+            .collect()
+    }
+
+    fn exchange_templates(&self) -> impl Iterator<Item = &Template> {
         let of_rules = self.route.rules.iter().map(|rule| &rule.exchange);
-        let templates = of_rules.chain([&self.route.exchange]);
-        templates.filter_map(Template::as_constant).collect()
+        of_rules.chain([&self.route.exchange])
     }
 }
 

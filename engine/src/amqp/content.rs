@@ -21,20 +21,20 @@ pub struct ContentHeader<'a> {
 /// A message's properties.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Properties<'a> {
-    content_type: Option<&'a [u8]>,
-    content_encoding: Option<&'a [u8]>,
-    headers: Option<Table<'a>>,
-    delivery_mode: Option<u8>,
-    priority: Option<u8>,
-    correlation_id: Option<&'a [u8]>,
-    reply_to: Option<&'a [u8]>,
-    expiration: Option<&'a [u8]>,
-    message_id: Option<&'a [u8]>,
-    timestamp: Option<u64>,
-    message_type: Option<&'a [u8]>,
-    user_id: Option<&'a [u8]>,
-    app_id: Option<&'a [u8]>,
-    cluster_id: Option<&'a [u8]>,
+    pub(super) content_type: Option<&'a [u8]>,
+    pub(super) content_encoding: Option<&'a [u8]>,
+    pub(super) headers: Option<Table<'a>>,
+    pub(super) delivery_mode: Option<u8>,
+    pub(super) priority: Option<u8>,
+    pub(super) correlation_id: Option<&'a [u8]>,
+    pub(super) reply_to: Option<&'a [u8]>,
+    pub(super) expiration: Option<&'a [u8]>,
+    pub(super) message_id: Option<&'a [u8]>,
+    pub(super) timestamp: Option<u64>,
+    pub(super) message_type: Option<&'a [u8]>,
+    pub(super) user_id: Option<&'a [u8]>,
+    pub(super) app_id: Option<&'a [u8]>,
+    pub(super) cluster_id: Option<&'a [u8]>,
 }
 
 /// The value of a property that is no table.

@@ -7,9 +7,7 @@
 //! <https://docs.oasis-open.org/amqp/core/v1.0/os/amqp-core-types-v1.0-os.html>.
 
 use super::Message;
-use super::constants::property;
-use super::error::AmqpError;
-use super::reader::Reader;
+use super::content::ContentHeader;
 use super::table::{FieldValue, Table};
 
 /// Descriptors of the sections.
@@ -59,9 +57,9 @@ impl Message {
     /// Arrays and tables among the headers are left out, as RabbitMQ 3.x does: application properties cannot hold them.
     pub fn write_sections(&self, mark: &[u8], out: &mut Vec<u8>) {
         let (body, _, header) = self.split();
-        let parts = Parts::read(header);
-        debug_assert!(parts.is_ok(), "a content header of our own can be read");
-        let parts = parts.unwrap_or_default();
+        let content = ContentHeader::decode(header);
+        debug_assert!(content.is_ok(), "a content header of our own can be read");
+        let parts = content.map(|content| content.properties).unwrap_or_default();
         let destination = (self.exchange(), self.routing_key());
         described(out, section::MESSAGE_ANNOTATIONS);
         compound(out, kind::MAP_32, |out| {
@@ -99,7 +97,10 @@ impl Message {
         described(out, section::APPLICATION_PROPERTIES);
         compound(out, kind::MAP_32, |out| {
             let mut count = 0;
-            for (name, value) in [("x-basic-type", parts.kind), ("x-basic-app-id", parts.app_id)] {
+            for (name, value) in [
+                ("x-basic-type", parts.message_type),
+                ("x-basic-app-id", parts.app_id),
+            ] {
                 if let Some(value) = value {
                     string(out, name.as_bytes());
                     string(out, value);
@@ -140,60 +141,6 @@ pub fn mark_of(message: &[u8]) -> Option<&[u8]> {
     let rest = rest.strip_prefix(&[kind::BINARY_8])?;
     let (length, rest) = rest.split_first()?;
     rest.get(..usize::from(*length))
-}
-
-/// A content header's properties.
-#[derive(Default)]
-struct Parts<'a> {
-    content_type: Option<&'a [u8]>,
-    content_encoding: Option<&'a [u8]>,
-    headers: Option<Table<'a>>,
-    delivery_mode: Option<u8>,
-    priority: Option<u8>,
-    correlation_id: Option<&'a [u8]>,
-    reply_to: Option<&'a [u8]>,
-    expiration: Option<&'a [u8]>,
-    message_id: Option<&'a [u8]>,
-    timestamp: Option<u64>,
-    kind: Option<&'a [u8]>,
-    user_id: Option<&'a [u8]>,
-    app_id: Option<&'a [u8]>,
-}
-
-impl<'a> Parts<'a> {
-    fn read(header: &'a [u8]) -> Result<Self, AmqpError> {
-        let mut reader = Reader::new(header);
-        // class, weight and body size
-        reader.array::<12>("content header")?;
-        let flags = reader.u16("property-flags")?;
-        let has = |flag: u16| flags & flag != 0;
-        let text = |reader: &mut Reader<'a>, flag: u16, field: &'static str| {
-            has(flag).then(|| reader.short_string(field)).transpose()
-        };
-        let octet = |reader: &mut Reader<'a>, flag: u16, field: &'static str| {
-            has(flag).then(|| reader.u8(field)).transpose()
-        };
-        // In the order of the wire.
-        Ok(Self {
-            content_type: text(&mut reader, property::CONTENT_TYPE, "content-type")?,
-            content_encoding: text(&mut reader, property::CONTENT_ENCODING, "content-encoding")?,
-            headers: has(property::HEADERS)
-                .then(|| Table::read(&mut reader, "headers"))
-                .transpose()?,
-            delivery_mode: octet(&mut reader, property::DELIVERY_MODE, "delivery-mode")?,
-            priority: octet(&mut reader, property::PRIORITY, "priority")?,
-            correlation_id: text(&mut reader, property::CORRELATION_ID, "correlation-id")?,
-            reply_to: text(&mut reader, property::REPLY_TO, "reply-to")?,
-            expiration: text(&mut reader, property::EXPIRATION, "expiration")?,
-            message_id: text(&mut reader, property::MESSAGE_ID, "message-id")?,
-            timestamp: has(property::TIMESTAMP)
-                .then(|| reader.u64("timestamp"))
-                .transpose()?,
-            kind: text(&mut reader, property::TYPE, "type")?,
-            user_id: text(&mut reader, property::USER_ID, "user-id")?,
-            app_id: text(&mut reader, property::APP_ID, "app-id")?,
-        })
-    }
 }
 
 /// Appends a header's value; `false`, and nothing, where an application property cannot hold it.
