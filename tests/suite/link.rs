@@ -6,8 +6,8 @@ use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 use walrelay_testbed::scripted_broker::{answer, method};
 use walrelay_testbed::{
-    Database, Offer, Published, Relay, RelayBuilder, ScriptedBroker, ScriptedConnection, eventually,
-    eventually_some, shared_postgres,
+    Database, Offer, Postgres, PostgresOptions, Published, Relay, RelayBuilder, ScriptedBroker,
+    ScriptedConnection, eventually, eventually_some, shared_postgres,
 };
 
 use crate::world::{LONG, commit_at_once, insert_event};
@@ -30,7 +30,14 @@ impl Scripted {
     pub(crate) async fn start(
         configure: impl FnOnce(RelayBuilder) -> RelayBuilder,
     ) -> Result<(Self, ScriptedConnection)> {
-        let database = shared_postgres().await?.database().await?;
+        Self::beside(shared_postgres().await?, configure).await
+    }
+
+    async fn beside(
+        postgres: &Postgres,
+        configure: impl FnOnce(RelayBuilder) -> RelayBuilder,
+    ) -> Result<(Self, ScriptedConnection)> {
+        let database = postgres.database().await?;
         let broker = ScriptedBroker::start().await?;
         let builder = RelayBuilder::new(env!("CARGO_BIN_EXE_walrelay"))
             .database(&database)
@@ -383,7 +390,8 @@ async fn a_broker_without_heartbeats_is_given_up_and_what_it_had_is_sent_again()
     scripted.acknowledged().await
 }
 
-/// What a relay does while it has nothing to do.
+/// What a relay does while it has nothing to do, on a server that nobody else writes to: while something is unconfirmed,
+/// a walsender sends a keepalive for whatever any database writes.
 #[derive(Debug, Clone, Copy)]
 struct Activity {
     switches: u64,
@@ -415,7 +423,8 @@ impl Activity {
 /// broker away.
 #[tokio::test]
 async fn an_idle_relay_needs_next_to_no_processor() -> Result<()> {
-    let (mut scripted, mut connection) = Scripted::start(|relay| relay).await?;
+    let postgres = Postgres::start(PostgresOptions::default()).await?;
+    let (mut scripted, mut connection) = Scripted::beside(&postgres, |relay| relay).await?;
     let before = Activity::of(&scripted.relay)?;
     connection.idle(2).await?;
     let idle = Activity::of(&scripted.relay)?;
@@ -450,8 +459,9 @@ async fn an_idle_relay_needs_next_to_no_processor() -> Result<()> {
 /// probe.
 #[tokio::test]
 async fn a_held_event_under_a_pace_needs_next_to_no_processor() -> Result<()> {
+    let postgres = Postgres::start(PostgresOptions::default()).await?;
     let configure = |relay: RelayBuilder| relay.set("delivery.max_rate", "1000");
-    let (mut scripted, mut connection) = Scripted::start(configure).await?;
+    let (mut scripted, mut connection) = Scripted::beside(&postgres, configure).await?;
     scripted.commit(1, 1).await?;
     let message = connection.published().await?;
     for tag in 1..=2 {
