@@ -86,8 +86,11 @@ pub(crate) struct Shared {
 /// The slot of `pg_recvlogical`.
 pub(crate) const CEILING_SLOT: &str = "ceiling";
 
+/// The slot that a bare relay reads and never advances, so that one does for all kinds of queue.
+pub(crate) const BARE_SLOT: &str = "bare";
+
 impl Shared {
-    /// The slots of these drains and [`CEILING_SLOT`], then the events.
+    /// The slots of these drains, [`CEILING_SLOT`] and [`BARE_SLOT`], then the events.
     pub(crate) async fn commit(stage: &Stage, drains: &[Drain], shape: Shape, events: u32) -> Result<Shared> {
         let shared = Shared {
             outbox: Outbox::bare(stage).await?,
@@ -97,8 +100,10 @@ impl Shared {
             let relay = stage.relay(&shared.outbox.database, "keep").slot(&slot(index));
             relay.build()?.setup().await?;
         }
-        let sql = format!("select pg_create_logical_replication_slot('{CEILING_SLOT}', 'pgoutput')");
-        shared.outbox.client.batch_execute(&sql).await?;
+        for slot in [CEILING_SLOT, BARE_SLOT] {
+            let sql = format!("select pg_create_logical_replication_slot('{slot}', 'pgoutput')");
+            shared.outbox.client.batch_execute(&sql).await?;
+        }
         commit(&shared.outbox.client, events, shape, AGGREGATES).await?;
         Ok(shared)
     }
@@ -159,6 +164,8 @@ async fn measure(
         let dropped = marked(&relay, f64::from(events)).await?;
         notes.note(&case, Quantity::MarkLag, ended.elapsed().as_secs_f64());
         notes.note(&case, Quantity::MarksDropped, dropped);
+        let used = marking_time(outbox).await?.as_secs_f64();
+        notes.note(&case, Quantity::BackendCpu, used * 1e6 / f64::from(events));
     }
     notes.note(&case, Quantity::PeakRss, relay.peak_rss_kib()? as f64 / 1024.0);
     stop(&mut relay).await?;
@@ -276,6 +283,17 @@ async fn marked(relay: &Relay, events: f64) -> Result<f64> {
         (metrics.value("walrelay_marked_total", &[])? + dropped >= events).then_some(dropped)
     });
     Ok(dropped.await?)
+}
+
+/// Processor time of the server processes of the relay's sessions that do not stream, which is that of its marks.
+async fn marking_time(outbox: &Outbox) -> Result<Duration> {
+    let sql = "select pid from pg_stat_activity where backend_type = 'client backend'
+               and datname = current_database() and application_name like 'walrelay %'";
+    let rows = outbox.client.query(sql, &[]).await?;
+    rows.iter().try_fold(Duration::ZERO, |sum, row| {
+        let pid = u32::try_from(row.get::<_, i32>(0))?;
+        Ok(sum + processor_time(pid)?)
+    })
 }
 
 /// A clean stop.

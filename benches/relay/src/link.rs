@@ -32,12 +32,20 @@ pub(crate) struct Input {
 }
 
 impl Input {
+    /// What has been read and not taken.
+    pub(crate) fn rest(&self) -> &[u8] {
+        &self.bytes[self.consumed..]
+    }
+
+    /// Takes so many bytes.
+    pub(crate) fn take(&mut self, count: usize) -> &[u8] {
+        self.consumed += count;
+        &self.bytes[self.consumed - count..self.consumed]
+    }
+
     /// The next whole frame.
     pub(crate) fn frame(&mut self) -> Result<Option<Frame<'_>>> {
-        let Some(rest) = self.bytes.get(self.consumed..) else {
-            return Ok(None);
-        };
-        match Frame::decode(rest, FRAME_MAX)? {
+        match Frame::decode(&self.bytes[self.consumed..], FRAME_MAX)? {
             Some((frame, size)) => {
                 self.consumed += size;
                 Ok(Some(frame))

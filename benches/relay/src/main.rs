@@ -4,6 +4,7 @@
 //! run. Rounds interleave the scenarios, so that a machine that changes its pace changes it for all.
 
 mod backlog;
+mod bare;
 mod book;
 mod consumer;
 mod drain;
@@ -13,7 +14,9 @@ mod outage;
 mod plan;
 mod plot;
 mod polling;
+mod prebuilt;
 mod publisher;
+mod receiver;
 mod report;
 mod rest;
 mod stage;
@@ -241,6 +244,12 @@ impl Bench {
             if shape == Shape::OneRow {
                 self.scenario(&publisher::case(drain.kind), async |stage, notes| {
                     publisher::measure(stage, notes, drain.kind, events).await
+                })
+                .await;
+            }
+            if shape == Shape::OneRow {
+                self.scenario(&bare::case(drain.kind, shape), async |stage, notes| {
+                    bare::measure(stage, notes, &shared, (drain.kind, shape), events).await
                 })
                 .await;
             }

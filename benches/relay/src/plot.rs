@@ -7,7 +7,7 @@ use crate::book::{Quantity, Spread, number};
 use crate::drain::{KINDS, kind_name};
 use crate::report::{Run, plain};
 use crate::steady::{self, Relayer};
-use crate::{outage, polling, publisher, rest};
+use crate::{bare, outage, polling, publisher, rest};
 
 const WIDTH: f64 = 900.0;
 /// Where bars begin, and where the longest ends.
@@ -64,16 +64,26 @@ fn drain(run: &Run) -> Chart {
             publisher::case(kind),
             0,
         );
+        let bare = (
+            format!("bare relay, {}", Shape::OneRow.name()),
+            bare::case(kind, Shape::OneRow),
+            2,
+        );
         let drains = Shape::ALL.map(|shape| (format!("walrelay, {}", shape.name()), plain(kind, shape), 1));
         let polling = ("polling relay".to_owned(), polling::CASE.to_owned(), 3);
-        let cases = std::iter::once(alone).chain(drains);
+        let cases = [alone, bare].into_iter().chain(drains);
         let cases = cases.chain((kind == KINDS[0]).then_some(polling));
         bars.extend(simple(run, cases, Quantity::Rate));
     }
     Chart {
         title: "Draining a backlog",
         unit: "events/s",
-        legend: vec![("the limit", 0), ("walrelay", 1), ("polling", 3)],
+        legend: vec![
+            ("the limit", 0),
+            ("both limits at once", 2),
+            ("walrelay", 1),
+            ("polling", 3),
+        ],
         bars,
         logarithmic_from: None,
     }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use crate::backlog::Shape;
 use crate::book::{Book, Quantity, number};
 use crate::drain::{Drain, KINDS, kind_name};
 use crate::plan::Plan;
 use crate::targets::{Target, targets};
-use crate::{outage, plot, polling, publisher, rest};
+use crate::{bare, outage, plot, polling, publisher, rest};
 
 /// Between these lines of the page stand the figures.
 const BEGIN: &str = "<!-- figures: written by scripts/bench -->";
@@ -95,6 +96,7 @@ impl Run {
                 &[&target.what, &target.bound(), &measured, target.verdict()],
             );
         }
+        self.beside_bare_relay(&mut text);
         text += "\n### Draining, and the limits of either side\n\n";
         self.images(&mut text, &["drain.svg", "cpu.svg"]);
         self.table(
@@ -117,7 +119,12 @@ impl Run {
         self.table(
             &mut text,
             &marked,
-            &[Quantity::Rate, Quantity::MarkLag, Quantity::MarksDropped],
+            &[
+                Quantity::Rate,
+                Quantity::BackendCpu,
+                Quantity::MarkLag,
+                Quantity::MarksDropped,
+            ],
         );
         text += "\n### Steady state\n\n";
         self.images(&mut text, &["latency.svg"]);
@@ -192,6 +199,24 @@ impl Run {
         }
     }
 
+    /// What of the distance to the publisher alone is walrelay's, and what the walsender's on the same processors.
+    fn beside_bare_relay(&self, text: &mut String) {
+        let ratio = |over: &str, under: &str| {
+            let ratio = self.book.ratio((over, Quantity::Rate), (under, Quantity::Rate));
+            ratio.map_or("–".to_owned(), |ratio| ratio.to_string())
+        };
+        *text += "\n### Beside a bare relay, one-row transactions\n\n\
+                  | queue | bare relay ÷ publisher alone | walrelay ÷ bare relay |\n|---|---|---|\n";
+        for kind in KINDS {
+            let bare = bare::case(kind, Shape::OneRow);
+            let beside = [
+                ratio(&bare, &publisher::case(kind)),
+                ratio(&plain(kind, Shape::OneRow), &bare),
+            ];
+            row(text, &[kind_name(kind), &beside[0], &beside[1]]);
+        }
+    }
+
     /// Those plots that there are.
     fn images(&self, text: &mut String, names: &[&str]) {
         for (name, title, _) in plot::plots(self) {
@@ -241,6 +266,7 @@ impl Run {
         let mut cases = self.book.cases("walsender alone / ");
         for kind in KINDS {
             cases.extend(self.book.cases(&publisher::case(kind)));
+            cases.extend(self.book.cases(&bare::case(kind, Shape::OneRow)));
             cases.extend(self.book.cases(&format!("drain / {} / ", kind_name(kind))));
         }
         cases.extend(self.book.cases(polling::CASE));
@@ -286,7 +312,7 @@ impl Run {
 }
 
 /// The case of a drain, for plots.
-pub(crate) fn plain(kind: walrelay_testbed::QueueKind, shape: crate::backlog::Shape) -> String {
+pub(crate) fn plain(kind: walrelay_testbed::QueueKind, shape: Shape) -> String {
     Drain::plain(kind, shape).case()
 }
 

@@ -113,17 +113,19 @@ pub(crate) fn targets(book: &Book, plan: &Plan) -> Vec<Target> {
             book.spread(&latency, quantity),
         ));
     }
-    let base = Drain::plain(QueueKind::Classic, Shape::Thousand).case();
-    let mark = Drain {
-        after_publish: "mark",
-        ..Drain::plain(QueueKind::Classic, Shape::Thousand)
-    };
-    targets.push(Target {
-        what: "drain with mark ÷ with keep, classic".to_owned(),
-        bound: Bound::AtLeast(0.85),
-        unit: "",
-        measured: book.ratio((&mark.case(), Quantity::Rate), (&base, Quantity::Rate)),
-    });
+    for kind in [QueueKind::Classic, QueueKind::Quorum] {
+        let keep = Drain::plain(kind, Shape::Thousand);
+        let mark = Drain {
+            after_publish: "mark",
+            ..keep
+        };
+        targets.push(Target {
+            what: format!("drain with mark ÷ with keep, {}", kind_name(kind)),
+            bound: Bound::AtLeast(0.85),
+            unit: "",
+            measured: book.ratio((&mark.case(), Quantity::Rate), (&keep.case(), Quantity::Rate)),
+        });
+    }
     let draining = Spread::of(
         book.cases("drain / ")
             .into_iter()
