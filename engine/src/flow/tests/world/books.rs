@@ -40,6 +40,8 @@ pub(super) struct Book {
     pub(super) is_accepted: bool,
     pub(super) is_discarded: bool,
     pub(super) is_skipped: bool,
+    /// When it was last accepted or discarded: since then its id waits for its mark.
+    pub(super) waits_since: Option<Instant>,
     /// Where the transaction that stored it as a dead letter ends.
     pub(super) stored: Option<u64>,
 }
@@ -95,6 +97,7 @@ impl Books {
                     is_accepted: false,
                     is_discarded: false,
                     is_skipped: false,
+                    waits_since: None,
                     stored: None,
                 };
                 events.insert(position, book);
@@ -143,6 +146,7 @@ impl Books {
                     is_accepted: false,
                     is_discarded: false,
                     is_skipped: false,
+                    waits_since: None,
                     ..book.clone()
                 };
             }
@@ -255,13 +259,14 @@ impl World {
     /// An event fails: what its policy says is what must come of it.
     pub(super) fn fails(&mut self, position: Position, failing: Failing) {
         let policy = self.policy_of(failing);
-        let books = &mut self.books;
+        let (now, books) = (self.now, &mut self.books);
         books.failing.remove(&position);
         books.suspects.remove(&position);
         books.book(position).has_failed = true;
         match policy {
             Policy::Discard => {
-                books.book(position).is_discarded = true;
+                let book = books.book(position);
+                (book.is_discarded, book.waits_since) = (true, Some(now));
                 books.discarded.push_back(position);
             }
             Policy::DeadLetter if self.plan.keep_rows && !self.are_dead_letters_full => {
