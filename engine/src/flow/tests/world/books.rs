@@ -40,7 +40,7 @@ pub(super) struct Book {
     pub(super) is_accepted: bool,
     pub(super) is_discarded: bool,
     pub(super) is_skipped: bool,
-    /// When it was last accepted or discarded: since then its id waits for its mark.
+    /// When it was last accepted or discarded: since then its id waits for its mark, unless the process dies with it.
     pub(super) waits_since: Option<Instant>,
     /// Where the transaction that stored it as a dead letter ends.
     pub(super) stored: Option<u64>,
@@ -59,6 +59,12 @@ pub(super) enum Failing {
 impl Book {
     pub(super) fn is_settled(&self) -> bool {
         self.is_accepted || self.is_discarded || self.is_skipped || self.stored.is_some()
+    }
+
+    /// Whether its row is to be marked. What a process has lost the id of is so by what the next one makes of it: it may be
+    /// skipped then, or become a dead letter.
+    pub(super) const fn is_to_be_marked(&self) -> bool {
+        !self.is_message && self.waits_since.is_some()
     }
 
     /// Whether the stream may be acknowledged beyond it, once so much of it has been received.
@@ -158,8 +164,11 @@ impl Books {
 
     /// The process died: what was settled and neither acknowledged nor on record as settled is read again.
     pub(super) fn restart(&mut self, confirmed: u64, stored: Option<Position>) {
-        let mut beyond = self.events.range((confirmed, 0)..);
-        self.may_repeat |= beyond.any(|(event, book)| book.is_settled() && Some(*event) > stored);
+        let beyond = self.events.range_mut((confirmed, 0)..);
+        for (_, book) in beyond.filter(|(event, _)| Some(**event) > stored) {
+            self.may_repeat |= book.is_settled();
+            book.waits_since = None;
+        }
         self.failing.clear();
         self.set_aside.clear();
         self.suspects.clear();

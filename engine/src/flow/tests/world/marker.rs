@@ -174,13 +174,12 @@ impl World {
             .events
             .range((self.server.confirmed, 0)..(reported.max(self.server.confirmed), 0))
         {
-            let is_due = !book.is_message && (book.is_accepted || book.is_discarded);
             // Positions that move soon after one another wait together.
             let has_waited = book
                 .waits_since
                 .is_some_and(|since| self.now + HOLD / 50 >= since + HOLD);
             assert!(
-                !is_due || has_waited || self.marker.marked.contains(event),
+                !book.is_to_be_marked() || has_waited || self.marker.marked.contains(event),
                 "R18: {reported} is reported before {event:?} is marked"
             );
         }
@@ -192,9 +191,8 @@ impl World {
             return;
         }
         for (event, book) in self.books.events.range(..(before, 0)) {
-            let is_due = !book.is_message && (book.is_accepted || book.is_discarded);
             assert!(
-                !is_due || self.marker.marked.contains(event),
+                !book.is_to_be_marked() || self.marker.marked.contains(event),
                 "unmarked: {event:?} {book:?}"
             );
         }
