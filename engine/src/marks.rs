@@ -123,7 +123,7 @@ struct Locked {
     table: TableNo,
     id: String,
     xid: u32,
-    /// No later than its number in the queue.
+    /// Its number in the queue.
     number: u64,
 }
 
@@ -244,7 +244,7 @@ impl Marks {
         self.retry = None;
         self.counters.marked += marked.rows;
         let marked_all = marked.is_whole();
-        self.note_locked(marked.locked, batch.are_locked_due, now);
+        self.note_locked(marked.locked, &batch, now);
         self.queue.drop_before(batch.through);
         self.counters.dropped += batch.given_up + marked.given_up;
         self.losses += batch.given_up + marked.given_up;
@@ -426,7 +426,8 @@ impl Marks {
     }
 
     /// Keeps the ids of rows that somebody had locked, and of those tried again the ones that somebody still has.
-    fn note_locked(&mut self, locked: Vec<(TableNo, String, u32)>, were_retried: bool, now: Instant) {
+    fn note_locked(&mut self, locked: Vec<(TableNo, String, u32)>, batch: &MarkBatch, now: Instant) {
+        let were_retried = batch.are_locked_due;
         let known = match were_retried {
             true => std::mem::take(&mut self.locked),
             false => Vec::new(),
@@ -437,7 +438,10 @@ impl Marks {
                 continue;
             }
             let same = known.iter().find(|known| known.table == table && known.id == id);
-            let number = same.map_or(self.queue.first(), |known| known.number);
+            let number = same
+                .map(|known| known.number)
+                .or_else(|| self.queue.number_of((table, &id), batch.through))
+                .unwrap_or(self.queue.first());
             self.locked.push(Locked {
                 table,
                 id,

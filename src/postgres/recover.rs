@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use walrelay_engine::event::AfterPublish;
 
 use super::advisory;
-use super::backfill::{self, Copied, Due, Order, Plan};
+use super::backfill::{self, Copied, Due, Order, Plan, SetUp};
 use super::catalog::{PublicationFacts, ServerFacts, TableFacts};
 use super::connect::Connector;
 use super::control::ControlSession;
@@ -71,11 +71,10 @@ pub async fn lost(session: &ControlSession, source: &Source) -> Result<Option<Un
     check_sharding(&server, source.shard)?;
     let slot = SlotState::read(session, &source.slot).await?;
     match check_slot(slot, &source.slot, &server.database) {
-        Ok(_) if backfill::was_interrupted(session, &source.slot).await? == Some(true) => {
-            let unfit = backfill::interrupted(session, &source.slot).await?;
-            Ok(Some(unfit).filter(|unfit| matches!(unfit, Unfit::RecoveryInterrupted { .. })))
-        }
-        Ok(_) => Ok(None),
+        Ok(_) => match backfill::set_up(session, &source.slot).await? {
+            SetUp::Interrupted(unfit @ Unfit::RecoveryInterrupted { .. }) => Ok(Some(unfit)),
+            SetUp::Interrupted(_) | SetUp::NotBegun | SetUp::Ended => Ok(None),
+        },
         Err(lost @ (Unfit::SlotMissing { .. } | Unfit::SlotLost { .. })) => Ok(Some(lost)),
         Err(error) => Err(error.into()),
     }
@@ -109,7 +108,7 @@ async fn keep(
         check_membership(&facts, table, &publication, &source.publication, source.shard)?;
     }
     // An interrupted set-up is made anew by another one.
-    backfill::noted(session, &source.slot).await?;
+    backfill::check_set_up(session, &source.slot).await?;
     let plans = match options.rescan {
         true => Some(plan(session, source, options).await?),
         false => None,
@@ -169,7 +168,7 @@ async fn anew(
     lost: Option<Unfit>,
 ) -> Result<RecoverReport, Error> {
     let server = ServerFacts::read(session).await?;
-    if options.is_unattended && backfill::was_interrupted(session, &source.slot).await?.is_none() {
+    if options.is_unattended && matches!(backfill::set_up(session, &source.slot).await?, SetUp::NotBegun) {
         let unknown = || Unfit::SlotMissing {
             slot: source.slot.clone(),
         };

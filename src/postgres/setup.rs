@@ -7,7 +7,7 @@ mod succession;
 use tokio_postgres::types::Oid;
 
 use super::advisory;
-use super::backfill::{self, Due, Order, Plan};
+use super::backfill::{self, Due, Order, Plan, SetUp};
 use super::catalog::{ServerFacts, TableFacts, column};
 use super::connect::Connector;
 use super::control::{ControlSession, bounded};
@@ -110,10 +110,8 @@ async fn setup_locked(
     if exists {
         succession::check_slot_is_free(session, source).await?;
     }
-    if exists && backfill::was_interrupted(session, &source.slot).await? == Some(true) {
-        if let unfit @ Unfit::RecoveryInterrupted { .. } =
-            backfill::interrupted(session, &source.slot).await?
-        {
+    if exists && let SetUp::Interrupted(unfit) = backfill::set_up(session, &source.slot).await? {
+        if matches!(unfit, Unfit::RecoveryInterrupted { .. }) {
             return Err(unfit.into());
         }
         // Nobody has streamed from it, and what it should have been given cannot be had any more.

@@ -1,7 +1,7 @@
 //! `teardown`: drops slot and publication, or nothing.
 
 use super::advisory;
-use super::backfill;
+use super::backfill::{self, SetUp};
 use super::catalog::{PublicationFacts, ServerFacts, column};
 use super::connect::Connector;
 use super::control::ControlSession;
@@ -44,7 +44,7 @@ async fn teardown_locked(
     let slot = SlotState::read(session, &source.slot).await?;
     let has_slot = slot.is_some();
     if let Some(confirmed) = slot.and_then(|slot| slot.confirmed_flush_lsn)
-        && backfill::was_interrupted(session, &source.slot).await? == Some(false)
+        && matches!(backfill::set_up(session, &source.slot).await?, SetUp::Ended)
     {
         shard::check_drained(session, source, &server, confirmed).await?;
     }

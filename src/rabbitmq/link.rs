@@ -6,14 +6,15 @@ use std::io;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::Instant;
 use walrelay_engine::Lsn;
 use walrelay_engine::amqp::{ContentHeader, EncodeError, Frame, FrameKind, Method, encode, returned_key};
 use walrelay_engine::flow::CHANNEL;
 
 use super::BrokerError;
 use super::error::Phase;
-use crate::net::{Progress, Stream, Wire};
+use super::pulse::{self, Pulse};
+use crate::net::{Stream, Wire};
 
 /// `reply-success`, the code of a plain good-bye (<https://www.rabbitmq.com/amqp-0-9-1-reference#constants>).
 const REPLY_SUCCESS: u16 = 200;
@@ -43,8 +44,7 @@ pub struct Link {
     wire: Wire<Stream>,
     negotiated: Negotiated,
     returning: Option<Returning>,
-    heard: Instant,
-    sent: Instant,
+    pulse: Pulse,
     /// The broker has closed, and its answer is in the output.
     closed: bool,
 }
@@ -101,13 +101,11 @@ pub enum LinkEvent {
 
 impl Link {
     pub(super) fn new(wire: Wire<Stream>, negotiated: Negotiated) -> Self {
-        let now = Instant::now();
         Self {
             wire,
+            pulse: Pulse::new(negotiated.heartbeat),
             negotiated,
             returning: None,
-            heard: now,
-            sent: now,
             closed: false,
         }
     }
@@ -152,19 +150,7 @@ impl Link {
     /// # Errors
     /// The socket failed, or the broker hung up.
     pub fn poll_io(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), BrokerError>> {
-        let progress = std::task::ready!(self.wire.poll_io(cx, true));
-        Poll::Ready(match progress {
-            Ok(Progress::Read(_)) => {
-                self.heard = now;
-                Ok(())
-            }
-            Ok(Progress::Drained) => {
-                self.sent = now;
-                Ok(())
-            }
-            Ok(Progress::Eof) => Err(BrokerError::Eof { step: STEP }),
-            Err(error) => Err(error.into()),
-        })
+        self.pulse.poll_io(&mut self.wire, cx, now, STEP)
     }
 
     /// The next thing that the broker said, out of what has been read.
@@ -263,38 +249,15 @@ impl Link {
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let heartbeat = self.negotiated.heartbeat;
-        if heartbeat.is_zero() {
-            return None;
-        }
-        Some((self.sent + heartbeat / 2).min(self.heard + heartbeat * 2))
+        self.pulse.deadline()
     }
 
-    /// Sends a heartbeat when one is due, after half the time-out agreed on, and finds out that the broker is silent
-    /// after twice that time-out, both as RabbitMQ's own clients do (<https://www.rabbitmq.com/docs/heartbeats>). One
-    /// time-out would be too short: the broker looks every half of it whether it has sent anything since it last
-    /// looked, so nearly a whole one may pass between its last data and its heartbeat.
+    /// Sends a heartbeat when one is due, and finds out that the broker is silent.
     ///
     /// # Errors
     /// The broker is silent.
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), BrokerError> {
-        let heartbeat = self.negotiated.heartbeat;
-        if heartbeat.is_zero() {
-            return Ok(());
-        }
-        if now >= self.heard + heartbeat * 2 {
-            return Err(BrokerError::Silent {
-                silence: now - self.heard,
-            });
-        }
-        if now >= self.sent + heartbeat / 2 {
-            self.sent = now;
-            // With output stuck a heartbeat could not overtake it, and the broker waives its check meanwhile.
-            if self.wire.pending_output() == 0 {
-                encode::heartbeat(self.wire.output());
-            }
-        }
-        Ok(())
+        self.pulse.handle_timeout(&mut self.wire, now, encode::heartbeat)
     }
 
     /// Says good-bye and waits for the answer for at most `limit`, then drops the socket either way.
@@ -303,12 +266,7 @@ impl Link {
     /// The good-bye was not answered; nothing depends on it.
     pub async fn close(mut self, limit: Duration) -> Result<(), BrokerError> {
         encode::connection_close(self.wire.output(), REPLY_SUCCESS, GOOD_BYE)?;
-        timeout(limit, self.await_close_ok())
-            .await
-            .map_err(|_| BrokerError::Deadline {
-                step: "closing the connection",
-                limit,
-            })?
+        pulse::await_close(limit, self.await_close_ok()).await
     }
 
     /// Drops the socket; where the broker has closed, only after writing out the answer that it waits for. What else is
@@ -316,11 +274,8 @@ impl Link {
     ///
     /// Cancel safety: dropping the future drops the socket.
     pub async fn dismiss(mut self, deadline: Instant) {
-        if !self.closed {
-            return;
-        }
-        if let Ok(Err(error)) = timeout_at(deadline, self.wire.flush()).await {
-            tracing::debug!(error = %error, "cannot answer the broker's close");
+        if self.closed {
+            pulse::answer_close(&mut self.wire, deadline).await;
         }
     }
 

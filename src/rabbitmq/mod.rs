@@ -9,6 +9,7 @@ mod examination;
 mod link;
 mod management;
 mod probe;
+mod pulse;
 mod reach;
 #[cfg(feature = "stream")]
 mod stream;

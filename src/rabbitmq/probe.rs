@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use walrelay_engine::Lsn;
-use walrelay_engine::amqp::{EncodedHeaders, HeaderParts, Message, MessageParts, Origin};
+use walrelay_engine::amqp::{Message, MessageParts, Origin};
 use walrelay_engine::flow::CHANNEL;
-use walrelay_engine::trace::TraceContext;
 
 use super::{BrokerError, Link, LinkEvent};
 
@@ -55,30 +54,19 @@ pub(super) async fn publish(mut link: Link, exchange: &str) -> Probe {
 }
 
 async fn send(link: &mut Link, exchange: &str, routing_key: &str) -> Result<Answer, BrokerError> {
+    let origin = Origin::Stream {
+        commit_lsn: Lsn::INVALID,
+        tx_seq: 0,
+        backfill: false,
+    };
     let parts = MessageParts {
         exchange,
         routing_key,
-        mandatory: true,
         persistent: false,
         message_id: routing_key,
         message_type: "walrelay.doctor",
-        content_type: "",
-        correlation_id: "",
-        expiration: "",
-        priority: None,
-        timestamp: 0,
         app_id: "walrelay doctor",
-        headers: HeaderParts {
-            aggregate_type: "",
-            aggregate_id: "",
-            origin: Origin::Stream {
-                commit_lsn: Lsn::INVALID,
-                tx_seq: 0,
-                backfill: false,
-            },
-            trace: TraceContext::default(),
-            more: EncodedHeaders::default(),
-        },
+        ..MessageParts::empty(origin)
     };
     let message = Message::encode(&mut Vec::new(), &parts, b"")?;
     let frame_max = link.frame_max();

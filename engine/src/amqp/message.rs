@@ -90,6 +90,34 @@ pub enum Origin {
     },
 }
 
+impl MessageParts<'_> {
+    /// Says where the message comes from, that it is mandatory and persistent, and nothing else.
+    #[must_use]
+    pub fn empty(origin: Origin) -> Self {
+        Self {
+            exchange: "",
+            routing_key: "",
+            mandatory: true,
+            persistent: true,
+            message_id: "",
+            message_type: "",
+            content_type: "",
+            correlation_id: "",
+            expiration: "",
+            priority: None,
+            timestamp: 0,
+            app_id: "",
+            headers: HeaderParts {
+                aggregate_type: "",
+                aggregate_id: "",
+                origin,
+                trace: TraceContext::default(),
+                more: EncodedHeaders::default(),
+            },
+        }
+    }
+}
+
 impl Message {
     /// Encodes a message into `buffer`, whose old content is dropped and whose capacity is reused.
     ///

@@ -1,6 +1,7 @@
 //! JSON's numbers as AMQP's: only where nothing of what is written is lost.
 
-use std::io::{self, Write as _};
+use std::fmt;
+use std::io::Write as _;
 
 use super::writer::put_u32;
 
@@ -21,22 +22,30 @@ pub(super) fn append(out: &mut Vec<u8>, written: &str) {
     }
 }
 
-/// The number as a double, if that prints as the very same number: 0.1 does, 0.10000000000000000001 and 1e400 do not.
+/// The number as a double, if a shortest form of that is the very same number: 0.1 is, 0.10000000000000000001 and 1e400
+/// are not.
 fn double(written: &str) -> Option<f64> {
-    let number: f64 = written.parse().ok()?;
-    // The longest is -1.7976931348623157e308.
-    let mut printed = [0; 32];
-    let mut room = printed.as_mut_slice();
-    write_shortest(&mut room, number).ok()?;
-    let left = room.len();
-    let printed = printed.get(..printed.len().checked_sub(left)?)?;
-    let printed = std::str::from_utf8(printed).ok()?;
-    (number.is_finite() && Decimal::of(written)?.equals(&Decimal::of(printed)?)).then_some(number)
+    let number: f64 = written.parse().ok().filter(|number: &f64| number.is_finite())?;
+    let written = Decimal::of(written)?;
+    let mut room = [0; 32];
+    let shortest = Decimal::of(print(&mut room, format_args!("{number:e}"))?)?;
+    if written.equals(&shortest) {
+        return Some(number);
+    }
+    // Where two forms are equally short and near, the standard library prints the larger, and most others print the one
+    // with the even digit: 1720895663841019.2 and .3 are both the double between them.
+    let fraction = shortest.digits().count().saturating_sub(1);
+    let even = Decimal::of(print(&mut room, format_args!("{number:.fraction$e}"))?)?;
+    written.equals(&even).then_some(number)
 }
 
-/// The shortest decimal that is read back as this number.
-fn write_shortest(room: &mut &mut [u8], number: f64) -> io::Result<()> {
-    write!(room, "{number:e}")
+/// Prints a double, of which the longest is -1.7976931348623157e308.
+fn print<'a>(room: &'a mut [u8; 32], number: fmt::Arguments<'_>) -> Option<&'a str> {
+    let mut rest = room.as_mut_slice();
+    rest.write_fmt(number).ok()?;
+    let left = rest.len();
+    let printed = room.get(..room.len().checked_sub(left)?)?;
+    std::str::from_utf8(printed).ok()
 }
 
 /// A decimal number, by its text.
@@ -142,6 +151,9 @@ mod tests {
             ("1.7976931348623157E+308", f64::MAX),
             ("5e-324", 5e-324),
             ("0.000001", 0.000_001),
+            // Both are as short, and as near.
+            ("1720895663841019.2", 1_720_895_663_841_019.25),
+            ("1720895663841019.3", 1_720_895_663_841_019.25),
         ] {
             assert_eq!(encoded(written), as_double(number), "{written}");
         }
@@ -151,6 +163,7 @@ mod tests {
             "-1e400",
             "1e-400",
             "9007199254740993.0",
+            "1720895663841019.25",
             "3.14159265358979323846",
             "1e99999999999999999999",
         ] {
@@ -166,6 +179,16 @@ mod tests {
             prop_assume!(number.is_finite());
             prop_assert_eq!(encoded(&format!("{number:?}")), as_double(number));
             prop_assert_eq!(encoded(&format!("{number:e}")), as_double(number));
+        }
+
+        #[test]
+        fn a_double_halfway_between_two_shortest_forms_is_either(
+            whole in (1_u64 << 50)..(1 << 51),
+            fraction in prop_oneof![Just("25"), Just("75")],
+        ) {
+            let number: f64 = format!("{whole}.{fraction}").parse().unwrap();
+            prop_assert_eq!(encoded(&serde_json::to_string(&number).unwrap()), as_double(number));
+            prop_assert_eq!(encoded(&format!("{number:?}")), as_double(number));
         }
 
         #[test]

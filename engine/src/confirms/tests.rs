@@ -265,7 +265,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::property::config())]
 
     #[test]
     fn every_schedule_settles_as_the_naive_model_does(steps in prop::collection::vec(step(), 0..600)) {

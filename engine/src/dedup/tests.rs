@@ -3,12 +3,11 @@ use std::collections::{BTreeMap, VecDeque};
 use proptest::prelude::*;
 
 use super::*;
-use crate::amqp::{EncodedHeaders, HeaderParts, MessageParts, Origin};
+use crate::amqp::{MessageParts, Origin};
 use crate::key::TransactionKey;
 use crate::stream_protocol::chunk::MESSAGE_HEAD;
 use crate::stream_protocol::encode::PUBLISH_OVERHEAD;
 use crate::timestamp::PgTimestamp;
-use crate::trace::TraceContext;
 use crate::{Lsn, property};
 
 /// How many events the log has, and how many may be in flight.
@@ -33,25 +32,9 @@ fn event_at(position: Position) -> u64 {
 
 fn message() -> Message {
     let parts = MessageParts {
-        exchange: "",
-        routing_key: "",
         mandatory: false,
-        persistent: true,
         message_id: "id",
-        message_type: "",
-        content_type: "",
-        correlation_id: "",
-        expiration: "",
-        priority: None,
-        timestamp: 0,
-        app_id: "",
-        headers: HeaderParts {
-            aggregate_type: "",
-            aggregate_id: "",
-            origin: Origin::Replay { seq: 0 },
-            trace: TraceContext::default(),
-            more: EncodedHeaders::default(),
-        },
+        ..MessageParts::empty(Origin::Replay { seq: 0 })
     };
     Message::encode(&mut Vec::new(), &parts, b"{}").expect("a message")
 }

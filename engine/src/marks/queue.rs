@@ -84,6 +84,18 @@ impl Queue {
         }
     }
 
+    /// The number of this id, which is among those before number `through`.
+    pub(super) fn number_of(&self, (table, id): (TableNo, &str), through: u64) -> Option<u64> {
+        let count = usize::try_from(through.saturating_sub(self.first)).ok()?;
+        let (mut number, mut found) = (self.first, None);
+        self.oldest_ids(count, |entry, first, second| {
+            let is_same = entry.table == table && id.as_bytes().strip_prefix(first) == Some(second);
+            found = found.or_else(|| is_same.then_some(number));
+            number += 1;
+        });
+        found
+    }
+
     /// The tables of the oldest `count` ids.
     pub(super) fn tables(&self, count: usize) -> impl Iterator<Item = TableNo> {
         self.entries.iter().take(count).map(|entry| entry.table)

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Lsn;
-use crate::amqp::{EncodedHeaders, HeaderParts, MessageParts, Origin};
+use crate::amqp::{MessageParts, Origin};
 use crate::event::InvalidRow;
 use crate::key::TransactionKey;
 use crate::ledger::Ledger;
@@ -31,31 +31,11 @@ fn admit(window: &mut Window, key: EventKey, bytes: usize) {
 /// A message of exactly `bytes`.
 pub(super) fn message(window: &mut Window, bytes: usize) -> Message {
     let mut buffer = window.spare_buffer();
-    let parts = MessageParts {
-        exchange: "",
-        routing_key: "",
-        mandatory: true,
-        persistent: true,
-        message_id: "",
-        message_type: "",
-        content_type: "",
-        correlation_id: "",
-        expiration: "",
-        priority: None,
-        timestamp: 0,
-        app_id: "",
-        headers: HeaderParts {
-            aggregate_type: "",
-            aggregate_id: "",
-            origin: Origin::Stream {
-                commit_lsn: Lsn::new(0x1000_0000),
-                tx_seq: 0,
-                backfill: false,
-            },
-            trace: Default::default(),
-            more: EncodedHeaders::default(),
-        },
-    };
+    let parts = MessageParts::empty(Origin::Stream {
+        commit_lsn: Lsn::new(0x1000_0000),
+        tx_seq: 0,
+        backfill: false,
+    });
     let envelope = Message::encode(&mut buffer, &parts, b"").unwrap();
     let body = vec![b'x'; bytes - envelope.len()];
     buffer = envelope.into_buffer();

@@ -35,12 +35,11 @@ fn each_outbox_has_a_retention_of_its_own() {
     );
 }
 
-#[test]
-fn a_retention_contradicts_rows_that_are_never_marked() {
+/// Whatever needs marked rows contradicts the two settings with which there are none: `settings`, of a table with this
+/// `after_publish`, are refused in line 7 with `complaint`, and what there is instead of marks.
+fn contradicts_rows_without_marks(settings: &str, complaint: &str) {
     let with = |after_publish: &str| {
-        format!(
-            "{URLS}[[outbox]]\ntable = 'a.b'\nafter_publish = '{after_publish}'\n[outbox.retention]\nkeep_sent = '7d'\n"
-        )
+        format!("{URLS}[[outbox]]\ntable = 'a.b'\nafter_publish = '{after_publish}'\n{settings}\n")
     };
     loaded(&with("mark"), &Sources::default());
     for (after_publish, instead) in [
@@ -50,31 +49,24 @@ fn a_retention_contradicts_rows_that_are_never_marked() {
         assert_eq!(
             refused_with(&with(after_publish), &Sources::default()),
             format!(
-                "walrelay.toml:7: outbox.retention.keep_sent deletes rows that are marked as sent, but the table's \
-                 after_publish = \"{after_publish}\" {instead}"
+                "walrelay.toml:7: {complaint}, but the table's after_publish = \"{after_publish}\" {instead}"
             )
         );
     }
 }
 
 #[test]
+fn a_retention_contradicts_rows_that_are_never_marked() {
+    contradicts_rows_without_marks(
+        "[outbox.retention]\nkeep_sent = '7d'",
+        "outbox.retention.keep_sent deletes rows that are marked as sent",
+    );
+}
+
+#[test]
 fn marks_of_ones_own_contradict_rows_that_are_never_marked() {
-    let with = |after_publish: &str| {
-        format!(
-            "{URLS}[[outbox]]\ntable = 'a.b'\nafter_publish = '{after_publish}'\nunsent = 'done is null'\nmark_set = 'done = true'\n"
-        )
-    };
-    loaded(&with("mark"), &Sources::default());
-    for (after_publish, instead) in [
-        ("keep", "marks none"),
-        ("delete", "deletes each as soon as it is published"),
-    ] {
-        assert_eq!(
-            refused_with(&with(after_publish), &Sources::default()),
-            format!(
-                "walrelay.toml:7: outbox.unsent and outbox.mark_set mark published rows, but the table's after_publish = \
-                 \"{after_publish}\" {instead}"
-            )
-        );
-    }
+    contradicts_rows_without_marks(
+        "unsent = 'done is null'\nmark_set = 'done = true'",
+        "outbox.unsent and outbox.mark_set mark published rows",
+    );
 }

@@ -4,6 +4,7 @@
 
 mod copy;
 mod load;
+mod set_up;
 mod start;
 mod strike;
 
@@ -14,13 +15,14 @@ use super::control::ControlSession;
 use super::error::Error;
 use super::identifier::{QualifiedTable, SlotName};
 use super::outbox::{Marks, Outbox};
-use super::preflight::Unfit;
 use super::rows::TextColumns;
 use super::table_use::Use;
 
 pub use copy::{Copied, Due, Order};
 pub(super) use copy::{Plan, copy, plan};
 pub use load::{Batch, Item, load};
+pub(super) use set_up::{SetUp, set_up};
+pub use set_up::{are_due_of, check_set_up, noted};
 pub(super) use start::create_slot;
 pub use strike::strike_out;
 
@@ -58,92 +60,6 @@ pub struct Noted {
     pub first: Option<EventKey>,
     /// Rows that went out and may have no mark yet.
     pub is_unmarked: bool,
-}
-
-/// Looks what is noted of the slot.
-///
-/// Grants: usage on schema `walrelay`, select on `walrelay.slots` and `walrelay.backfill`.
-///
-/// # Errors
-/// [`Unfit::SetupInterrupted`] or [`Unfit::RecoveryInterrupted`], or the query fails.
-pub async fn noted(session: &ControlSession, slot: &SlotName) -> Result<Noted, Error> {
-    const LOOK: Use = Use::own("look whether set-up ended", "select", &["slots", "backfill"]);
-    let sql = "select exists (select from walrelay.slots where slot = $1 and consistent_point is null), \
-               exists (select from walrelay.backfill where slot = $1 and not is_settled), \
-               exists (select from walrelay.backfill where slot = $1 and is_settled)";
-    let row = LOOK
-        .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
-        .await?;
-    if column(&row, 0, LOOK.purpose)? {
-        return Err(interrupted(session, slot).await?.into());
-    }
-    let is_due = column(&row, 1, LOOK.purpose)?;
-    Ok(Noted {
-        first: match is_due {
-            true => load::first(session, slot).await?,
-            false => None,
-        },
-        is_unmarked: column(&row, 2, LOOK.purpose)?,
-    })
-}
-
-/// Whether all rows that go out before the stream are of these tables, and there are such rows.
-///
-/// Grants: usage on schema `walrelay`, select on `walrelay.backfill` and `walrelay.backfills`.
-///
-/// # Errors
-/// The query fails.
-pub async fn are_due_of(
-    session: &ControlSession,
-    slot: &SlotName,
-    tables: impl Iterator<Item = &QualifiedTable>,
-) -> Result<bool, Error> {
-    const LOOK: Use = Use::own(
-        "look whose rows are to be backfilled",
-        "select",
-        &["backfill", "backfills"],
-    );
-    let sql = "select coalesce(bool_and(c.outbox = any($2)), false) from walrelay.backfill b \
-               join walrelay.backfills c on c.id = b.backfill where b.slot = $1 and not b.is_settled";
-    let tables: Vec<String> = tables.map(ToString::to_string).collect();
-    let row = LOOK
-        .run(
-            session.role(),
-            session.client().query_one(sql, &[&slot.as_str(), &tables]),
-        )
-        .await?;
-    column(&row, 0, LOOK.purpose)
-}
-
-/// Whether a set-up of the slot began and did not end; none where none began.
-pub(super) async fn was_interrupted(
-    session: &ControlSession,
-    slot: &SlotName,
-) -> Result<Option<bool>, Error> {
-    const LOOK: Use = Use::own("look whether set-up ended", "select", &["slots"]);
-    if !is_installed(session).await? {
-        return Ok(None);
-    }
-    let sql = "select consistent_point is null from walrelay.slots where slot = $1";
-    let row = LOOK
-        .run(session.role(), session.client().query_opt(sql, &[&slot.as_str()]))
-        .await?;
-    row.map(|row| column(&row, 0, LOOK.purpose)).transpose()
-}
-
-/// What was interrupted, where something [was](was_interrupted): only the same can be done again, since set-up and recovery
-/// note other rows.
-pub(super) async fn interrupted(session: &ControlSession, slot: &SlotName) -> Result<Unfit, Error> {
-    const LOOK: Use = Use::own("look what was interrupted", "select", &["state"]);
-    let sql = "select exists (select from walrelay.state where slot = $1 and baseline_by = 'recover')";
-    let row = LOOK
-        .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
-        .await?;
-    let slot = slot.clone();
-    Ok(match column(&row, 0, LOOK.purpose)? {
-        true => Unfit::RecoveryInterrupted { slot },
-        false => Unfit::SetupInterrupted { slot },
-    })
 }
 
 /// Notes that the slot is about to be created: until [`copy`] has ended with it, it is of no use.

@@ -83,7 +83,7 @@ async fn set_up(subject: &Subject<'_>, group: &mut Group) -> Option<u64> {
     const CHECK: &str = "set-up";
     let slot = &subject.examination.source.slot;
     let found = async {
-        backfill::noted(subject.session, slot).await?;
+        backfill::check_set_up(subject.session, slot).await?;
         backfill::rows_left(subject.session, slot).await
     };
     let found = found.await;

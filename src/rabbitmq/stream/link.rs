@@ -3,11 +3,11 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::Instant;
 use walrelay_engine::stream_protocol::{Command, Frame, encode};
 
 use super::connect::{FRAME_MAX, Session};
-use crate::net::Progress;
+use crate::rabbitmq::pulse::{self, Pulse};
 use crate::rabbitmq::{BrokerError, LinkEvent};
 
 /// What the broker's log shows as our reason.
@@ -17,26 +17,21 @@ const GOOD_BYE: &str = "bye";
 #[derive(Debug)]
 pub struct StreamLink {
     session: Session,
-    heartbeat: Duration,
     version: Option<String>,
     /// How many ids of the confirm in front of the input have been told.
     told: usize,
-    heard: Instant,
-    sent: Instant,
+    pulse: Pulse,
     /// The broker has closed, and its answer is in the output.
     closed: bool,
 }
 
 impl StreamLink {
     pub(super) fn new(session: Session, heartbeat: Duration, version: Option<String>) -> Self {
-        let now = Instant::now();
         Self {
             session,
-            heartbeat,
             version,
             told: 0,
-            heard: now,
-            sent: now,
+            pulse: Pulse::new(heartbeat),
             closed: false,
         }
     }
@@ -63,21 +58,8 @@ impl StreamLink {
     /// # Errors
     /// The socket failed, or the broker hung up.
     pub fn poll_io(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), BrokerError>> {
-        let progress = std::task::ready!(self.session.wire.poll_io(cx, true));
-        Poll::Ready(match progress {
-            Ok(Progress::Read(_)) => {
-                self.heard = now;
-                Ok(())
-            }
-            Ok(Progress::Drained) => {
-                self.sent = now;
-                Ok(())
-            }
-            Ok(Progress::Eof) => Err(BrokerError::Eof {
-                step: self.session.step,
-            }),
-            Err(error) => Err(error.into()),
-        })
+        let step = self.session.step;
+        self.pulse.poll_io(&mut self.session.wire, cx, now, step)
     }
 
     /// The next thing that the broker said, out of what has been read.
@@ -127,36 +109,16 @@ impl StreamLink {
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let heartbeat = self.heartbeat;
-        if heartbeat.is_zero() {
-            return None;
-        }
-        Some((self.sent + heartbeat / 2).min(self.heard + heartbeat * 2))
+        self.pulse.deadline()
     }
 
-    /// Sends a heartbeat when one is due, and finds out that the broker is silent, in the times of
-    /// [`Link`](crate::rabbitmq::Link).
+    /// Sends a heartbeat when one is due, and finds out that the broker is silent.
     ///
     /// # Errors
     /// The broker is silent.
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), BrokerError> {
-        let heartbeat = self.heartbeat;
-        if heartbeat.is_zero() {
-            return Ok(());
-        }
-        if now >= self.heard + heartbeat * 2 {
-            return Err(BrokerError::Silent {
-                silence: now - self.heard,
-            });
-        }
-        if now >= self.sent + heartbeat / 2 {
-            self.sent = now;
-            // With output stuck a heartbeat could not overtake it.
-            if self.session.wire.pending_output() == 0 {
-                encode::heartbeat(self.session.wire.output());
-            }
-        }
-        Ok(())
+        self.pulse
+            .handle_timeout(&mut self.session.wire, now, encode::heartbeat)
     }
 
     /// Says good-bye and waits for the answer for at most `limit`, then drops the socket either way.
@@ -166,12 +128,7 @@ impl StreamLink {
     pub async fn close(mut self, limit: Duration) -> Result<(), BrokerError> {
         let correlation = self.session.next_correlation();
         encode::close(self.session.wire.output(), correlation, GOOD_BYE);
-        timeout(limit, self.await_close_ok(correlation))
-            .await
-            .map_err(|_| BrokerError::Deadline {
-                step: "closing the connection",
-                limit,
-            })?
+        pulse::await_close(limit, self.await_close_ok(correlation)).await
     }
 
     /// Drops the socket; where the broker has closed, only after writing out the answer that it waits for. What else is
@@ -179,11 +136,8 @@ impl StreamLink {
     ///
     /// Cancel safety: dropping the future drops the socket.
     pub async fn dismiss(mut self, deadline: Instant) {
-        if !self.closed {
-            return;
-        }
-        if let Ok(Err(error)) = timeout_at(deadline, self.session.wire.flush()).await {
-            tracing::debug!(error = %error, "cannot answer the broker's close");
+        if self.closed {
+            pulse::answer_close(&mut self.session.wire, deadline).await;
         }
     }
 

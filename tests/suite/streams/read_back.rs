@@ -6,12 +6,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use walrelay::rabbitmq::{BrokerUri, Connector, LinkEvent, Mechanism, StreamProducer, StreamTarget};
 use walrelay_engine::Lsn;
-use walrelay_engine::amqp::{EncodedHeaders, HeaderParts, Message, MessageParts, Origin};
+use walrelay_engine::amqp::{Message, MessageParts, Origin};
 use walrelay_engine::dedup::{Dedup, Verdict};
 use walrelay_engine::flow::{LogIdentity, ProducerLog};
 use walrelay_engine::key::{EventKey, TransactionKey};
 use walrelay_engine::timestamp::PgTimestamp;
-use walrelay_engine::trace::TraceContext;
 
 use super::deduplication::{STREAM, Stage};
 use crate::world::LONG;
@@ -52,25 +51,9 @@ fn event() -> EventKey {
 
 fn message() -> Result<Message> {
     let parts = MessageParts {
-        exchange: "",
-        routing_key: "",
         mandatory: false,
-        persistent: true,
         message_id: "id",
-        message_type: "",
-        content_type: "",
-        correlation_id: "",
-        expiration: "",
-        priority: None,
-        timestamp: 0,
-        app_id: "",
-        headers: HeaderParts {
-            aggregate_type: "",
-            aggregate_id: "",
-            origin: Origin::Replay { seq: 0 },
-            trace: TraceContext::default(),
-            more: EncodedHeaders::default(),
-        },
+        ..MessageParts::empty(Origin::Replay { seq: 0 })
     };
     Message::encode(&mut Vec::new(), &parts, b"{}").context("a message")
 }

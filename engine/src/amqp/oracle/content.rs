@@ -342,7 +342,7 @@ fn near_method() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::property::config())]
 
     #[test]
     fn tables_of_every_type_are_read_as_meant(theirs in field_table(value())) {

@@ -8,10 +8,8 @@ use serde_json::{Value as Json, json};
 
 use super::parse;
 use crate::amqp::{
-    ContentHeader, EncodedHeaders, HeaderEntries, HeaderParts, HeadersFault, Message, MessageParts, NameUse,
-    Origin,
+    ContentHeader, EncodedHeaders, HeaderEntries, HeadersFault, Message, MessageParts, NameUse, Origin,
 };
-use crate::trace::TraceContext;
 
 /// Any small JSON object.
 pub(super) fn json_object() -> impl Strategy<Value = Json> {
@@ -66,27 +64,8 @@ fn text(text: &str) -> AMQPValue {
 
 /// The entries as they are read from a message, in their order, without those that every message has.
 fn read(entries: &HeaderEntries) -> FieldTable {
-    let parts = MessageParts {
-        exchange: "",
-        routing_key: "",
-        mandatory: true,
-        persistent: true,
-        message_id: "",
-        message_type: "",
-        content_type: "",
-        correlation_id: "",
-        expiration: "",
-        priority: None,
-        timestamp: 0,
-        app_id: "",
-        headers: HeaderParts {
-            aggregate_type: "",
-            aggregate_id: "",
-            origin: Origin::Replay { seq: 0 },
-            trace: TraceContext::default(),
-            more: entries.encoded(),
-        },
-    };
+    let mut parts = MessageParts::empty(Origin::Replay { seq: 0 });
+    parts.headers.more = entries.encoded();
     let message = Message::encode(&mut Vec::new(), &parts, b"").unwrap();
     let mut bytes = Vec::new();
     message.write_frames(1, u32::MAX, &mut bytes);
@@ -242,7 +221,7 @@ fn debug_shows_sizes_only() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::property::config())]
 
     #[test]
     fn an_object_is_read_as_meant(object in json_object(), pretty in any::<bool>()) {

@@ -455,7 +455,7 @@ fn assert_read_as_meant(parts: &MessageParts<'_>, more: FieldTable, body: &[u8],
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::property::config())]
 
     #[test]
     fn a_message_is_read_as_meant(

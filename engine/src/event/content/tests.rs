@@ -44,26 +44,17 @@ fn carried(table: &Table, columns: Columns, content: Content) -> Result<Carried,
         // What an earlier row left behind must not show.
         scratch.headers.text("of an earlier row", "x").unwrap();
         let content = mapping.content(row, &event, trace, committed(), &mut scratch)?;
+        let empty = MessageParts::empty(Origin::Replay { seq: 0 });
         let parts = MessageParts {
-            exchange: "",
-            routing_key: "",
-            mandatory: true,
-            persistent: true,
-            message_id: "",
-            message_type: "",
             content_type: content.content_type,
             correlation_id: content.correlation_id,
             expiration: content.expiration,
             priority: content.priority,
-            timestamp: 0,
-            app_id: "",
             headers: HeaderParts {
-                aggregate_type: "",
-                aggregate_id: "",
-                origin: Origin::Replay { seq: 0 },
-                trace: TraceContext::default(),
                 more: content.headers,
+                ..empty.headers
             },
+            ..empty
         };
         let message = Message::encode_with(&mut Vec::new(), &parts, |out| content.append_body(out))?;
         let mut body = Vec::new();

@@ -40,6 +40,8 @@ pub(super) struct Book {
     pub(super) is_accepted: bool,
     pub(super) is_discarded: bool,
     pub(super) is_skipped: bool,
+    /// When it was last accepted or discarded: since then its id waits for its mark, unless the process dies with it.
+    pub(super) waits_since: Option<Instant>,
     /// Where the transaction that stored it as a dead letter ends.
     pub(super) stored: Option<u64>,
 }
@@ -57,6 +59,12 @@ pub(super) enum Failing {
 impl Book {
     pub(super) fn is_settled(&self) -> bool {
         self.is_accepted || self.is_discarded || self.is_skipped || self.stored.is_some()
+    }
+
+    /// Whether its row is to be marked. What a process has lost the id of is so by what the next one makes of it: it may be
+    /// skipped then, or become a dead letter.
+    pub(super) const fn is_to_be_marked(&self) -> bool {
+        !self.is_message && self.waits_since.is_some()
     }
 
     /// Whether the stream may be acknowledged beyond it, once so much of it has been received.
@@ -95,6 +103,7 @@ impl Books {
                     is_accepted: false,
                     is_discarded: false,
                     is_skipped: false,
+                    waits_since: None,
                     stored: None,
                 };
                 events.insert(position, book);
@@ -143,6 +152,7 @@ impl Books {
                     is_accepted: false,
                     is_discarded: false,
                     is_skipped: false,
+                    waits_since: None,
                     ..book.clone()
                 };
             }
@@ -154,8 +164,11 @@ impl Books {
 
     /// The process died: what was settled and neither acknowledged nor on record as settled is read again.
     pub(super) fn restart(&mut self, confirmed: u64, stored: Option<Position>) {
-        let mut beyond = self.events.range((confirmed, 0)..);
-        self.may_repeat |= beyond.any(|(event, book)| book.is_settled() && Some(*event) > stored);
+        let beyond = self.events.range_mut((confirmed, 0)..);
+        for (_, book) in beyond.filter(|(event, _)| Some(**event) > stored) {
+            self.may_repeat |= book.is_settled();
+            book.waits_since = None;
+        }
         self.failing.clear();
         self.set_aside.clear();
         self.suspects.clear();
@@ -255,13 +268,14 @@ impl World {
     /// An event fails: what its policy says is what must come of it.
     pub(super) fn fails(&mut self, position: Position, failing: Failing) {
         let policy = self.policy_of(failing);
-        let books = &mut self.books;
+        let (now, books) = (self.now, &mut self.books);
         books.failing.remove(&position);
         books.suspects.remove(&position);
         books.book(position).has_failed = true;
         match policy {
             Policy::Discard => {
-                books.book(position).is_discarded = true;
+                let book = books.book(position);
+                (book.is_discarded, book.waits_since) = (true, Some(now));
                 books.discarded.push_back(position);
             }
             Policy::DeadLetter if self.plan.keep_rows && !self.are_dead_letters_full => {

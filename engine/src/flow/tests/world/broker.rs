@@ -192,7 +192,9 @@ impl World {
                 (Answer::Ack, false) => {
                     self.books.failing.remove(&message.position);
                     self.books.suspects.remove(&message.position);
-                    self.books.book(message.position).is_accepted = true;
+                    let now = self.now;
+                    let book = self.books.book(message.position);
+                    (book.is_accepted, book.waits_since) = (true, Some(now));
                 }
                 (Answer::Ack, true) => self.fails(message.position, Failing::Unroutable),
                 (Answer::Nack, _) => {

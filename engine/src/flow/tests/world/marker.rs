@@ -1,6 +1,6 @@
 //! The shell's marker: batches of marks are committed, refused, or their answers lost; and what the database then says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::{Position, World, new_flow, number};
@@ -25,8 +25,6 @@ pub(super) struct Marker {
     marked: BTreeSet<Position>,
     /// The stored settled prefix: commit LSN, `tx_seq`, and whether a crash costs no mark.
     stored: Option<(Position, bool)>,
-    /// When each transaction was durable for the first time.
-    durable_since: BTreeMap<u64, Instant>,
     /// Marks may be missing: a process died with them, or they were of another log.
     may_be_lost: bool,
     /// Somebody had rows locked.
@@ -166,14 +164,7 @@ impl World {
             .settled_before((Lsn::new(commit_lsn), tx_seq), Lsn::new(barrier), self.now);
     }
 
-    pub(super) fn note_durable(&mut self) {
-        let durable = self.flow.durable().map_or(0, Lsn::get);
-        for (commit_lsn, _) in self.books.events.range(..(durable, 0)).map(|(event, _)| event) {
-            self.marker.durable_since.entry(*commit_lsn).or_insert(self.now);
-        }
-    }
-
-    /// R18: a position is reported only beyond marked rows, or after it has waited for a second.
+    /// R18: a position is reported only beyond rows that are marked, or have waited for their marks for a second.
     pub(super) fn check_marked(&self, reported: u64) {
         if !self.plan.marks || self.marker.may_be_lost {
             return;
@@ -183,12 +174,12 @@ impl World {
             .events
             .range((self.server.confirmed, 0)..(reported.max(self.server.confirmed), 0))
         {
-            let is_due = !book.is_message && (book.is_accepted || book.is_discarded);
             // Positions that move soon after one another wait together.
-            let since = self.marker.durable_since.get(&event.0);
-            let has_waited = since.is_some_and(|since| self.now + HOLD / 50 >= *since + HOLD);
+            let has_waited = book
+                .waits_since
+                .is_some_and(|since| self.now + HOLD / 50 >= since + HOLD);
             assert!(
-                !is_due || has_waited || self.marker.marked.contains(event),
+                !book.is_to_be_marked() || has_waited || self.marker.marked.contains(event),
                 "R18: {reported} is reported before {event:?} is marked"
             );
         }
@@ -200,9 +191,8 @@ impl World {
             return;
         }
         for (event, book) in self.books.events.range(..(before, 0)) {
-            let is_due = !book.is_message && (book.is_accepted || book.is_discarded);
             assert!(
-                !is_due || self.marker.marked.contains(event),
+                !book.is_to_be_marked() || self.marker.marked.contains(event),
                 "unmarked: {event:?} {book:?}"
             );
         }

@@ -140,7 +140,6 @@ impl World {
             self.check_marked(positions.durable.get());
         }
         self.take_discarded();
-        self.note_durable();
         self.check();
     }
 
