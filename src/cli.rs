@@ -139,7 +139,7 @@ pub struct WaitArgs {
     #[arg(long, value_name = "LSN")]
     pub lsn: Option<Lsn>,
     /// Give up after this time.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Flags after the command.
     #[command(flatten)]
@@ -171,12 +171,20 @@ pub struct RecoverArgs {
     pub common: CommonArgs,
 }
 
+/// What is wrong with a text that is no duration.
+const NO_DURATION: &str = "expected a duration such as 90s, 2h or 7d";
+
 fn parse_patience(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(Duration::ZERO) => Err("no answer comes in no time: expected more than 0s".to_owned()),
         Ok(patience) => Ok(patience),
-        Err(error) => Err(error.to_string()),
+        Err(_) => Err(NO_DURATION.to_owned()),
     }
+}
+
+/// A duration of a flag.
+fn parse_duration(text: &str) -> Result<Duration, &'static str> {
+    humantime::parse_duration(text).map_err(|_| NO_DURATION)
 }
 
 fn parse_since(text: &str) -> Result<SystemTime, &'static str> {

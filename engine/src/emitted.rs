@@ -33,6 +33,17 @@ pub fn table_name(prefix: &str) -> String {
     format!("messages:{prefix}")
 }
 
+/// Whether the table of this schema and name stands for messages, whatever their prefix.
+#[must_use]
+pub fn is_table(schema: &str, name: &str) -> bool {
+    schema == SCHEMA && name.starts_with(&table_name(""))
+}
+
+/// Whether these are the columns of an [unreadable](Reader::unreadable) message.
+pub(crate) fn are_of_unreadable<'a>(mut columns: impl Iterator<Item = &'a str>) -> bool {
+    columns.next() == Some(CONTENT) && columns.next().is_none()
+}
+
 /// Why a message is no event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {

@@ -15,7 +15,7 @@ use walrelay_engine::PgTimestamp;
 
 use crate::fault::FaultKind;
 use crate::relay::{SideStatus, Status};
-use families::{failures, family, labelled, latency, slot};
+use families::{failures, family, labelled, latency, sampled, slot, whole_gauge};
 
 /// The OpenMetrics text format, which Prometheus reads.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -238,6 +238,12 @@ impl Collector for Snapshot {
         )?;
         latency(&mut encoder, &counters.commit_to_confirm)?;
         slot(&mut encoder, status.slot_sample.as_ref())?;
+        sampled(
+            &mut encoder,
+            "dead_letters_pending",
+            "Dead letters that wait for a person or are being retried; nothing where the role may not read them",
+            status.dead_letters.map(whole_gauge),
+        )?;
         failures(
             &mut encoder,
             "database_failures",

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::CommonArgs;
+use super::{CommonArgs, parse_duration};
 
 /// Below the help of `doctor`.
 const DOCTOR_EXAMPLES: &str = "\
@@ -65,7 +65,7 @@ pub struct StatusArgs {
     #[arg(long, conflicts_with = "json")]
     pub watch: bool,
     /// How long between two looks.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = humantime::parse_duration, requires = "watch")]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration, requires = "watch")]
     pub interval: Duration,
     /// Print JSON.
     #[arg(long)]

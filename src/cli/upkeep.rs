@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::{ArgGroup, Args};
 
-use super::{CommonArgs, parse_since};
+use super::{CommonArgs, parse_duration, parse_since};
 use crate::postgres::QualifiedTable;
 
 /// Below the help of `replay`.
@@ -75,7 +75,7 @@ pub struct ReplayArgs {
 #[command(after_help = PURGE_EXAMPLES)]
 pub struct PurgeArgs {
     /// Rows sent longer ago than this.
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub older_than: Duration,
     /// In this table only; without it in each of the configuration.
     #[arg(long, value_name = "TABLE")]

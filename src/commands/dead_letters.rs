@@ -14,7 +14,7 @@ use crate::cli::{
 use crate::config::Loaded;
 use crate::postgres::dead_letters::{self, Columns, DeadLetter, Filter, State, Summary};
 use crate::postgres::skips::Selector;
-use crate::postgres::{Connector, SlotName, Source};
+use crate::postgres::{self, Connector, ControlSession, SlotName, Source};
 
 /// Ids repeat, but not so often that more could be looked at.
 const SHOWN: u32 = 20;
@@ -37,7 +37,9 @@ fn list(args: &DeadLettersListArgs, connector: &Connector, source: &Source) -> a
         None => vec![State::Pending, State::Retrying],
     };
     let (summaries, total) = block_on(in_session(connector, slot, async |session| {
-        dead_letters::list(session, slot, &filter, args.limit).await
+        let found = dead_letters::list(session, slot, &filter, args.limit).await?;
+        check_found(session, slot, found.1 == 0).await?;
+        Ok(found)
     }))?
     .map_err(with_remedy)?;
     if args.json {
@@ -59,7 +61,9 @@ fn show(args: &DeadLettersShowArgs, connector: &Connector, source: &Source) -> a
     let slot = &source.slot;
     let filter = filter(&FilterArgs::default(), Some(&args.event), source);
     let found = block_on(in_session(connector, slot, async |session| {
-        dead_letters::show(session, slot, &filter, SHOWN).await
+        let found = dead_letters::show(session, slot, &filter, SHOWN).await?;
+        check_found(session, slot, found.is_empty()).await?;
+        Ok(found)
     }))?
     .map_err(with_remedy)?;
     anyhow::ensure!(
@@ -91,7 +95,9 @@ fn retry(args: &DeadLettersRetryArgs, connector: &Connector, source: &Source) ->
         return Ok(Exit::Failed);
     };
     let keys = block_on(in_session(connector, slot, async |session| {
-        dead_letters::request_retry(session, slot, &filter).await
+        let keys = dead_letters::request_retry(session, slot, &filter).await?;
+        check_found(session, slot, keys.is_empty()).await?;
+        Ok(keys)
     }))?
     .map_err(with_remedy)?;
     if keys.is_empty() {
@@ -114,7 +120,9 @@ fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, source: &Source
         return Ok(Exit::Failed);
     };
     let count = block_on(in_session(connector, slot, async |session| {
-        dead_letters::discard(session, slot, &filter, &args.reason).await
+        let count = dead_letters::discard(session, slot, &filter, &args.reason).await?;
+        check_found(session, slot, count == 0).await?;
+        Ok(count)
     }))?
     .map_err(with_remedy)?;
     if count == 0 {
@@ -126,6 +134,18 @@ fn discard(args: &DeadLettersDiscardArgs, connector: &Connector, source: &Source
         counted(count, "dead letter", "dead letters")
     ))?;
     Ok(Exit::Clean)
+}
+
+/// Where nothing is found, the slot's name may be wrong.
+async fn check_found(
+    session: &ControlSession,
+    slot: &SlotName,
+    is_nothing: bool,
+) -> Result<(), postgres::Error> {
+    match is_nothing {
+        true => postgres::slot::check_known(session, slot).await,
+        false => Ok(()),
+    }
 }
 
 /// The filter, unless the person who was asked said no. Nobody is asked about none.

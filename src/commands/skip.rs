@@ -9,6 +9,7 @@ use crate::admin::client::ask;
 use crate::cli::SkipArgs;
 use crate::config::Loaded;
 use crate::postgres::skips::{self, OpenSkip, Selector};
+use crate::postgres::slot::check_known;
 use crate::postgres::{Connector, SlotName};
 
 /// How long the relay may take to say what it holds.
@@ -37,6 +38,7 @@ fn request(
     // Before: it may be settled right after.
     let held = is_held(event, listen, slot);
     let requested = block_on(in_session(connector, slot, async |session| {
+        check_known(session, slot).await?;
         skips::request(session, slot, event, reason).await
     }))?
     .map_err(with_remedy)?;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::fields::Field as _;
+use super::key::Presence;
 use super::layers::{OutboxEntry, Settings};
 use super::problem::{Origin, Problem, ProblemKind};
 
@@ -51,6 +52,7 @@ pub(super) fn of(settings: &Settings) -> Vec<Problem> {
             }
         }
         problems.extend(without_marks(entry));
+        problems.extend(without_attributes(entry));
     }
     for (one, other) in [
         ("rabbitmq.cert_file", "rabbitmq.key_file"),
@@ -123,4 +125,39 @@ fn without_marks(entry: &OutboxEntry) -> Option<Problem> {
             "{what}, but the table's after_publish = {after_publish:?} {instead}"
         )),
     })
+}
+
+/// What is said about the attributes of a CloudEvent, in a table whose messages are none. A value that is the default anyway
+/// promises nothing.
+fn without_attributes(entry: &OutboxEntry) -> Vec<Problem> {
+    let Some(format) = entry.values.get("outbox.format") else {
+        return Vec::new();
+    };
+    let format = format.value.text();
+    let keys: &[(&str, &str)] = match format {
+        "cloudevents-binary" => return Vec::new(),
+        "cloudevents-structured" => &[("outbox.cloudevents.prefix", "cloudevents-binary")],
+        _ => &[
+            ("outbox.cloudevents.prefix", "cloudevents-binary"),
+            (
+                "outbox.cloudevents.source",
+                "cloudevents-binary\" or \"cloudevents-structured",
+            ),
+            (
+                "outbox.cloudevents.type",
+                "cloudevents-binary\" or \"cloudevents-structured",
+            ),
+        ],
+    };
+    let set = keys.iter().filter_map(|(path, formats)| {
+        let setting = entry.values.get(path)?;
+        let is_default = matches!(setting.key.presence, Presence::Default(text) if setting.value.text() == text);
+        (!is_default).then(|| Problem {
+            origin: Some(setting.origin.clone()),
+            kind: ProblemKind::Contradiction(format!(
+                "{path} has no effect with the table's format = \"{format}\": set format = \"{formats}\", or leave it out"
+            )),
+        })
+    });
+    set.collect()
 }

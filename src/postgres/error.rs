@@ -345,6 +345,9 @@ impl Error {
             source.remedy()
         } else if matches!(self, Self::Unreadable(Unreadable::NotByTime { .. })) {
             "leave --partitions out, and its rows are looked through"
+        } else if matches!(self, Self::Server { source, .. } if source.sqlstate == SqlState::INVALID_SCHEMA_NAME)
+        {
+            "create the schema, or correct outbox.table"
         } else {
             self.kind().remedy()
         }

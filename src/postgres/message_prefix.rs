@@ -71,8 +71,7 @@ impl fmt::Display for MessagePrefix {
 /// The type of a payload that came in a message, where this table stands for messages.
 #[must_use]
 pub(super) fn payload_type(table: &QualifiedTable) -> Option<u32> {
-    let is_of_messages = table.schema == emitted::SCHEMA && table.name.starts_with(&emitted::table_name(""));
-    is_of_messages.then_some(emitted::PAYLOAD_OID)
+    emitted::is_table(&table.schema, &table.name).then_some(emitted::PAYLOAD_OID)
 }
 
 #[cfg(test)]

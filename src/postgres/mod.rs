@@ -63,7 +63,7 @@ pub use overview::{Count, Overview, TableCounts};
 pub use position::{
     EventPosition, EventPositionError, commit_marker, flushed_position, timestamp, written_position,
 };
-pub use preflight::{Preflight, Risk, Source, Unfit, preflight};
+pub use preflight::{MissingColumns, Preflight, Risk, Source, Unfit, preflight};
 pub use probe::is_shutting_down;
 pub use purge::{Purge, Purged};
 pub use recover::{Anew, RecoverOptions, RecoverReport, lost, recover};

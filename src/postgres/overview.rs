@@ -15,7 +15,7 @@ use super::identifier::QualifiedTable;
 use super::outbox::Outbox;
 use super::position::flushed_position;
 use super::preflight::{Source, Unfit};
-use super::slot::SlotState;
+use super::slot::{SlotState, explain_missing};
 use super::walsender::milliseconds;
 use crate::fault::chain;
 
@@ -90,9 +90,10 @@ impl Overview {
 
     async fn read_in(session: &ControlSession, source: &Source) -> Result<Self, Error> {
         let slot = SlotState::read(session, &source.slot).await?;
-        let slot = slot.ok_or_else(|| Unfit::SlotMissing {
-            slot: source.slot.clone(),
-        })?;
+        let Some(slot) = slot else {
+            let slot = source.slot.clone();
+            return Err(explain_missing(session, Unfit::SlotMissing { slot }).await.into());
+        };
         let mut tables = Vec::with_capacity(source.outboxes.len());
         for outbox in &source.outboxes {
             tables.push(TableCounts::read(session, outbox).await);

@@ -2,6 +2,7 @@
 
 pub(super) mod checks;
 mod fix;
+mod missing;
 mod risk;
 mod unfit;
 
@@ -18,6 +19,7 @@ use checks::check_synchronous;
 pub(super) use checks::{
     check_membership, check_publication, check_server, check_sharding, check_slot, check_table,
 };
+pub use missing::MissingColumns;
 pub use risk::Risk;
 pub(super) use risk::standby_behind;
 pub use unfit::Unfit;

@@ -15,6 +15,8 @@ pub enum Outcome {
     Dropped,
     /// There was none to drop.
     Absent,
+    /// It stays, since something else needs it.
+    Kept,
     /// Rows were noted, to be sent before the stream.
     Copied,
     /// Rights were given.
@@ -30,6 +32,7 @@ impl fmt::Display for Outcome {
             Self::Changed => "changed",
             Self::Dropped => "dropped",
             Self::Absent => "absent",
+            Self::Kept => "kept",
             Self::Copied => "copied",
             Self::Granted => "granted",
         })

@@ -14,7 +14,7 @@ use tokio_postgres::types::Oid;
 use super::catalog::TableFacts;
 use super::identifier::quote_identifier;
 use super::outbox::Outbox;
-use super::preflight::Unfit;
+use super::preflight::{MissingColumns, Unfit};
 
 pub(super) use drained::check_drained;
 pub use drained::check_turn;
@@ -127,12 +127,8 @@ impl Shard {
     pub(super) fn filter(self, facts: &TableFacts, outbox: &Outbox) -> Result<String, Unfit> {
         let (table, name) = (&outbox.table, outbox.aggregate_id());
         let Some(column) = facts.column(name) else {
-            return Err(Unfit::ColumnMissing {
-                table: table.clone(),
-                column: name.to_owned(),
-                field: "aggregate_id",
-                hint: None,
-            });
+            let missing = MissingColumns::one(table, name, "aggregate_id");
+            return Err(Unfit::ColumnsMissing(missing));
         };
         let condition = self.condition(&quote_identifier(name), column.type_oid);
         condition.ok_or_else(|| Unfit::ShardType {

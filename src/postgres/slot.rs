@@ -18,8 +18,8 @@ use super::identifier::{SlotName, quote_identifier};
 use super::replication::{application_name, text_settings};
 use super::walsender::{Walsender, milliseconds, within};
 
-pub use known::explain_missing;
 pub(super) use known::is_known;
+pub use known::{check_known, explain_missing};
 
 /// The output plugin that the relay reads.
 pub const PLUGIN: &str = "pgoutput";

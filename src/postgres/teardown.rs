@@ -13,7 +13,7 @@ use super::report::{Outcome, SetupStep};
 use super::shard;
 use super::slot::{self, SlotState};
 
-/// Drops the slot and the publication, so that no slot is left behind that fills the disk. The outbox tables
+/// Drops the slot and, unless another slot reads it, the publication, so that no slot is left behind that fills the disk. The outbox tables
 /// and walrelay's schema stay; what it has noted of the slot is forgotten, so that no relay makes it anew.
 ///
 /// `tell` is told each step once it is done for good.
@@ -51,6 +51,10 @@ async fn teardown_locked(
     let has_publication = PublicationFacts::read(session, &source.publication)
         .await?
         .is_some();
+    let readers = match has_publication {
+        true => other_readers(session, source).await?,
+        false => Vec::new(),
+    };
 
     // A slot is dropped at once, whatever becomes of the transaction: so it comes last, and what fails before it or with
     // it is undone.
@@ -60,7 +64,7 @@ async fn teardown_locked(
         .await?;
     backfill::forget(session, &source.slot).await?;
     marks::release(session, source).await?;
-    if has_publication {
+    if has_publication && readers.is_empty() {
         let sql = format!(
             "drop publication {}",
             quote_identifier(source.publication.as_str())
@@ -86,11 +90,36 @@ async fn teardown_locked(
     session
         .run("commit teardown", client.batch_execute("commit"))
         .await?;
-    tell(SetupStep {
-        what: format!("publication {}", source.publication),
-        outcome: outcome(has_publication),
+    let what = format!("publication {}", source.publication);
+    tell(match readers.as_slice() {
+        [] => SetupStep {
+            what,
+            outcome: outcome(has_publication),
+        },
+        readers => SetupStep {
+            what: format!("{what}: read by slot {}", readers.join(", ")),
+            outcome: Outcome::Kept,
+        },
     });
     Ok(())
+}
+
+/// The slots of this database that were set up for the publication and are there, but for ours: without it their relays would
+/// halt for good. The name of ours may be misspelt. Who may not look is told of none.
+async fn other_readers(session: &ControlSession, source: &Source) -> Result<Vec<String>, Error> {
+    const PURPOSE: &str = "look who else reads the publication";
+    let sql = "select coalesce(pg_catalog.has_table_privilege(pg_catalog.to_regclass('walrelay.state')::oid, 'select'), false)";
+    let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
+    if !column::<bool>(&row, 0, PURPOSE)? {
+        return Ok(Vec::new());
+    }
+    let sql = "select s.slot from walrelay.state s join pg_catalog.pg_replication_slots r on r.slot_name = s.slot \
+               and r.database = pg_catalog.current_database() where s.publication = $1 and s.slot <> $2 order by s.slot";
+    let (publication, slot) = (source.publication.as_str(), source.slot.as_str());
+    let rows = session
+        .run(PURPOSE, session.client().query(sql, &[&publication, &slot]))
+        .await?;
+    rows.iter().map(|row| column(row, 0, PURPOSE)).collect()
 }
 
 /// Whether the role may do all of it: half of it would leave things behind that hurt.

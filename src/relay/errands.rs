@@ -209,9 +209,15 @@ pub(super) enum Done {
     },
     /// Rows were struck out and loaded.
     Backfill(Box<Answer>),
-    /// The publication is as it was. How the slot stands, if it is still there.
-    /// The slot, and whether rows of our tables wait to be sent before the stream.
-    Guarded(Option<SlotSample>, bool),
+    /// The publication is as it was.
+    Guarded {
+        /// How the slot stands, if it is still there.
+        sample: Option<SlotSample>,
+        /// How many dead letters are pending, if the role may count them.
+        dead_letters: Option<u64>,
+        /// Rows of our tables wait to be sent before the stream.
+        are_due: bool,
+    },
 }
 
 /// What a retry found.
@@ -451,7 +457,11 @@ async fn carry_out(
                 wal_status: slot.wal_status.map(WalStatus::label),
                 end,
             });
-            Done::Guarded(sample, are_due)
+            Done::Guarded {
+                sample,
+                dead_letters: dead_letters::pending_count_if_allowed(session, slot).await?,
+                are_due,
+            }
         }
     })
 }

@@ -24,6 +24,10 @@ use crate::postgres::marks::{self, MarkStream, Refusal, TablePlan};
 use crate::postgres::{Error, KeptSession, SqlState, settled};
 use crate::repeats::{Repeats, Telling};
 
+/// How long after the start, or the loss of a stream, the tables are looked at where nothing was to be marked before: there
+/// are more urgent things to do.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+
 /// What is known of the tables, for as long as nothing speaks against it.
 #[derive(Debug, Clone)]
 struct Plan {
@@ -76,7 +80,7 @@ pub(super) struct Marker {
     session: Option<KeptSession>,
     running: Option<JoinHandle<Outcome>>,
     plan: Option<Plan>,
-    /// When the tables are looked at again, while marks are refused.
+    /// When the tables are looked at: while nothing is known of them, and again while marks are refused.
     look_at: Instant,
     look_interval: Duration,
     /// The session of the running task is older than the stream.
@@ -98,7 +102,7 @@ impl Marker {
             session: None,
             running: None,
             plan: None,
-            look_at: now,
+            look_at: now + FIRST_LOOK,
             look_interval,
             is_outdated: false,
             sweep: Sweep::new(now),
@@ -132,7 +136,7 @@ impl Marker {
             return flow.set_marker(flow::Marker::Busy);
         }
         flow.set_marker(flow::Marker::Free);
-        let is_look_due = self.is_degraded() && now >= self.look_at;
+        let is_look_due = self.wants_look() && now >= self.look_at;
         let work = if let Some(batch) = flow.poll_marks(now) {
             Work::Mark(batch)
         } else if let Some(step) = self.sweep.next(flow.wants_sweep(), flow.durable(), now) {
@@ -163,7 +167,7 @@ impl Marker {
         if self.running.is_some() {
             return None;
         }
-        let look = self.is_degraded().then_some(self.look_at);
+        let look = self.wants_look().then_some(self.look_at);
         let sweep = self.sweep.deadline(flow.wants_sweep(), flow.durable());
         look.into_iter().chain(sweep).chain(self.notes.deadline()).min()
     }
@@ -209,6 +213,9 @@ impl Marker {
         match outcome.sweep {
             Some(Ok(done)) => {
                 self.sweep_fault = None;
+                if let Some(table) = done.endless() {
+                    self.endless = endless(outcome.plan.as_ref(), table);
+                }
                 if let Some((losses, before)) = self.sweep.done(done, flow.wants_sweep(), now) {
                     flow.marks_swept(losses, before);
                 }
@@ -243,6 +250,7 @@ impl Marker {
         self.session = None;
         self.is_outdated = self.running.is_some();
         self.plan = None;
+        self.look_at = Instant::now() + FIRST_LOOK;
         self.sweep = Sweep::new(Instant::now());
         self.notes.failed(Instant::now());
     }
@@ -254,8 +262,9 @@ impl Marker {
         }
     }
 
-    const fn is_degraded(&self) -> bool {
-        !self.status.degraded.is_empty()
+    /// What keeps rows from being marked is to be said before there is one to mark.
+    const fn wants_look(&self) -> bool {
+        self.plan.is_none() || !self.status.degraded.is_empty()
     }
 
     /// One line for each thing that has begun to keep rows from being marked, and one when that is over.

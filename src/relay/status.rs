@@ -46,6 +46,8 @@ pub struct Status {
     pub retention: RetentionStatus,
     /// The slot, as the guard saw it last.
     pub slot_sample: Option<SlotSample>,
+    /// Dead letters that wait or are retried, as they were counted last.
+    pub dead_letters: Option<u64>,
     /// Rows that go out before the stream, while there are any.
     pub backfill_left: Option<u64>,
     /// What became of such rows that were not sent.
@@ -241,6 +243,7 @@ impl Status {
             received: None,
             retention: RetentionStatus::default(),
             slot_sample: None,
+            dead_letters: None,
             backfill_left: None,
             backfill: Totals::default(),
             status_updates: 0,

@@ -345,6 +345,25 @@ async fn r16_many_are_loaded_in_the_order_asked_for_and_within_bounds_and_record
         ["16/0:3", "nothing", "16/0:0 unreadable", "16/0:1", "16/0:2"]
     );
 
+    // Nor does what another version has stored.
+    let sql = "alter table walrelay.dead_letters drop constraint dead_letters_reason_check;
+               update walrelay.dead_letters set reason = 'expired' where tx_seq = 1";
+    set_up.client.batch_execute(sql).await?;
+    assert_eq!(
+        loaded(usize::MAX).await?,
+        ["16/0:3", "nothing", "16/0:0 unreadable", "nothing", "16/0:2"]
+    );
+    let listed = set_up.run(&["dead-letters", "list"]).await?;
+    assert_eq!(listed.code(), Some(0), "{}", listed.stderr);
+    assert!(!listed.stdout.contains("16/0:1"), "{}", listed.stdout);
+    assert!(listed.stdout.contains("16/0:2"), "{}", listed.stdout);
+    let warned: Vec<_> = listed.stderr.lines().collect();
+    assert!(
+        matches!(warned[..], [line] if line.contains("`expired` is no reason") && line.contains("\"tx_seq\":1,")),
+        "{}",
+        listed.stderr
+    );
+
     let fate = |tx_seq, failed: bool| RetryFate {
         position: at(tx_seq),
         failure: failed.then(|| (Reason::Unanswered, format!("attempt of {tx_seq}"))),

@@ -167,6 +167,24 @@ async fn a_message_that_no_queue_takes_becomes_a_dead_letter_and_is_retried_as_i
             .is_ok_and(|left| left == "1")
     })
     .await?;
+
+    // What was never an event is said to be none, and stays for a person.
+    let key = "select commit_lsn::text || ':' || tx_seq from walrelay.dead_letters";
+    let key = text(&world.client, key).await?;
+    let retried = relay
+        .run_command(&["dead-letters", "retry", "--key", &key])
+        .await?;
+    assert_eq!(retried.code(), Some(0), "{}", retried.stderr);
+    let fate = "select state || ' ' || attempts || ' ' || detail from walrelay.dead_letters";
+    let expected = ": it is a logical message that was no event, of which no message can be made: \
+                    correct who wrote it, and discard the dead letter";
+    eventually("the retry to have failed", LONG, async || {
+        text(&world.client, fate)
+            .await
+            .is_ok_and(|fate| fate.starts_with("pending 2 ") && fate.ends_with(expected))
+    })
+    .await
+    .with_context(|| format!("expected {expected}"))?;
     Ok(())
 }
 

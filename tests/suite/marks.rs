@@ -282,6 +282,40 @@ async fn a_missing_right_is_said_with_its_grant_and_heals_once_it_is_granted() -
     wait_until_healed(&world, &mut relay).await
 }
 
+/// R20: doctor and the start say it, not the first event.
+#[tokio::test]
+async fn a_missing_right_is_said_before_there_is_anything_to_mark() -> Result<()> {
+    for (setting, grant) in [
+        ("", "update (\"sent_at\") on \"public\".\"outbox_events\""),
+        (
+            "after_publish = \"delete\"",
+            "update, delete on \"public\".\"outbox_events\"",
+        ),
+    ] {
+        let world = World::new().await?;
+        let mut relay = world
+            .relay()
+            .text("postgres.guard_interval", "1s")
+            .extra(setting)
+            .build()?;
+        relay.setup().await?;
+        let role = plain_role(&world).await?;
+        let url = world.database.url().replace("postgres@", &format!("{role}@"));
+        relay.reconfigure(|builder| builder.postgres_url(&url))?;
+        let doctor = relay.run_command(&["doctor"]).await?;
+        assert!(doctor.stdout.contains(grant), "{}", doctor.stdout);
+        relay.start()?;
+        let said = wait_for_degraded(&mut relay, "marks_forbidden").await?;
+        assert!(said.contains(&grant.replace('"', "\\\"")), "{said}");
+        assert!(
+            said.contains("grant select, update (settled_commit_lsn"),
+            "{said}"
+        );
+        assert!(relay.ready().await?.is_ready(), "{said}");
+    }
+    Ok(())
+}
+
 /// R20.
 #[tokio::test]
 async fn without_a_unique_index_on_exactly_the_id_rows_are_not_marked() -> Result<()> {

@@ -8,6 +8,7 @@ use walrelay_testbed::{
     Postgres, PostgresOptions, QueueOptions, Relay, eventually, shared_postgres, shared_rabbitmq,
 };
 
+use crate::marks::metric;
 use crate::source::SetUp;
 use crate::world::{EXCHANGE, LONG, QUEUE, World, header, text};
 
@@ -99,6 +100,33 @@ async fn key(world: &World) -> Result<String> {
         "select commit_lsn || ':' || tx_seq from walrelay.dead_letters",
     )
     .await
+}
+
+/// What a person does by a command shows, too: the guard counts.
+#[tokio::test]
+async fn dead_letters_that_wait_are_a_metric() -> Result<()> {
+    let (_world, mut relay, id) = with_a_dead_letter().await?;
+    let shows = async |relay: &Relay, expected: f64| {
+        let what = format!("{expected} dead letters to be shown");
+        eventually(&what, LONG, async || {
+            metric(relay, "walrelay_dead_letters_pending")
+                .await
+                .is_ok_and(|count| count == expected)
+        })
+        .await
+    };
+    shows(&relay, 1.0).await?;
+    // A relay that stores none knows of them, too.
+    relay.kill().await?;
+    relay.reconfigure(|builder| builder.text("postgres.guard_interval", "1s"))?;
+    relay.start()?;
+    shows(&relay, 1.0).await?;
+    let discarded = relay
+        .run_command(&["dead-letters", "discard", "--id", &id, "--reason", "a test"])
+        .await?;
+    anyhow::ensure!(discarded.code() == Some(0), "{}", discarded.stderr);
+    shows(&relay, 0.0).await?;
+    Ok(())
 }
 
 #[tokio::test]

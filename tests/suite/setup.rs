@@ -158,7 +158,7 @@ async fn setup_refuses_a_table_that_lacks_a_column_and_creates_no_slot() -> Resu
         .await?;
     let output = world.relay().build()?.run_command(&["setup"]).await?;
     assert_eq!((output.code(), output.stdout.as_str()), (Some(1), ""));
-    insta::assert_snapshot!(last_line(&output), @"walrelay: the table public.outbox_events has no column `aggregate_type`: give the outbox table the columns id, aggregate_type, aggregate_id, event_type and payload, or name others in outbox.columns; if the slot stands before rows without them, `walrelay recover --new-slot` goes past these");
+    insta::assert_snapshot!(last_line(&output), @"walrelay: the table public.outbox_events has no columns `aggregate_type`, `aggregate_id`, `event_type`: give the outbox table the columns id, aggregate_type, aggregate_id, event_type and payload, or name others in outbox.columns; if the slot stands before rows without them, `walrelay recover --new-slot` goes past these");
     assert_eq!(world.slots().await?, 0);
     Ok(())
 }

@@ -73,7 +73,6 @@ async fn each_is_needed(
         stop(relay).await?;
         world.revoke(right, role).await?;
         relay.start()?;
-        // The marks look once there is something to mark.
         world.commit_events(1).await?;
         // Named by the object that the right is on.
         let object = right.rsplit(['.', ' ']).next().unwrap_or_default();

@@ -78,3 +78,16 @@ async fn systemd_is_told_of_readiness_of_trouble_and_of_the_end() -> Result<()> 
     ensure!(relay.wait_exit(LONG).await?.success());
     Ok(())
 }
+
+/// What was changed in one unit and not in the other would be missed for years.
+#[test]
+fn the_template_is_the_unit_but_for_the_name_of_its_instance() {
+    let settings = |unit: &'static str| {
+        let lines = unit.lines().map(|line| line.replace("%i", "walrelay"));
+        let is_setting = |line: &String| !line.starts_with('#') && !line.starts_with("Description");
+        lines.filter(is_setting).collect::<Vec<_>>()
+    };
+    let unit = settings(include_str!("../../config/walrelay.service"));
+    assert!(unit.len() > 40, "{unit:?}");
+    assert_eq!(unit, settings(include_str!("../../config/walrelay@.service")));
+}

@@ -4,6 +4,7 @@ use super::Scratch;
 use super::prepare::encode;
 use crate::amqp::Message;
 use crate::decode::DecodeError;
+use crate::emitted;
 use crate::event::{InvalidRow, Mapping, MappingError, OutboxTable};
 use crate::key::EventKey;
 use crate::marks::TableNo;
@@ -51,13 +52,20 @@ pub enum Unfit {
         table: String,
     },
     /// Nothing tells how to read its payload.
-    #[error("table {schema}.{table} is gone or has no column \"payload\"")]
+    #[error("table {schema}.{table} is gone or has no column \"{column}\"")]
     NoPayloadColumn {
         /// The table's schema.
         schema: String,
         /// The table's name.
         table: String,
+        /// The column that is configured as the payload's.
+        column: String,
     },
+    /// A logical message that no event could be read from, kept for a person to look at.
+    #[error(
+        "it is a logical message that was no event, of which no message can be made: correct who wrote it, and discard the dead letter"
+    )]
+    NoEvent,
     /// A column was passed over as too large when the row was first read, or was not there.
     #[error(
         "its row was kept without column \"{column}\", which was larger than delivery.max_event_bytes or not there"
@@ -93,9 +101,18 @@ impl StoredEvent {
             return Err(Unfit::UnknownTable { schema, table });
         };
         let Some(payload_type) = self.payload_type else {
-            return Err(Unfit::NoPayloadColumn { schema, table });
+            let column = configured.columns.payload.clone();
+            return Err(Unfit::NoPayloadColumn {
+                schema,
+                table,
+                column,
+            });
         };
         let columns = self.columns.as_deref().ok_or(Unfit::Unreadable)?;
+        let is_message = emitted::is_table(&schema, &table);
+        if is_message && emitted::are_of_unreadable(columns.iter().map(|(name, _)| name.as_str())) {
+            return Err(Unfit::NoEvent);
+        }
         let (relation, insert) = (
             self.relation(columns, &configured.columns.payload, payload_type),
             insert(columns),

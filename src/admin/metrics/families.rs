@@ -35,12 +35,31 @@ pub(super) fn labelled<'a>(
     family(encoder, name, help, &gauges)
 }
 
+/// A gauge of what is not known at all times.
+pub(super) fn sampled(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: Option<i64>,
+) -> Result<(), fmt::Error> {
+    let gauges = Family::<[(&'static str, &'static str); 0], Gauge>::default();
+    if let Some(value) = value {
+        gauges.get_or_create(&[]).set(value);
+    }
+    family(encoder, name, help, &gauges)
+}
+
+/// A number as a gauge has it.
+pub(super) fn whole_gauge(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
 /// The slot as the guard saw it last; nothing before it has looked.
 pub(super) fn slot(
     encoder: &mut DescriptorEncoder<'_>,
     sample: Option<&SlotSample>,
 ) -> Result<(), fmt::Error> {
-    let bytes = |value: Option<u64>| value.map(|value| i64::try_from(value).unwrap_or(i64::MAX));
+    let bytes = |value: Option<u64>| value.map(whole_gauge);
     for (name, help, value) in [
         (
             "slot_retained_wal_bytes",
@@ -58,11 +77,7 @@ pub(super) fn slot(
             bytes(sample.map(|sample| sample.end.get())),
         ),
     ] {
-        let gauges = Family::<[(&'static str, &'static str); 0], Gauge>::default();
-        if let Some(value) = value {
-            gauges.get_or_create(&[]).set(value);
-        }
-        family(encoder, name, help, &gauges)?;
+        sampled(encoder, name, help, value)?;
     }
     let state = sample.and_then(|sample| sample.wal_status);
     labelled(

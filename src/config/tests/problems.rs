@@ -302,3 +302,49 @@ fn a_validator_refuses_the_value_in_effect_with_its_origin() {
         .is_ok()
     );
 }
+
+#[test]
+fn attributes_of_a_cloud_event_contradict_another_format() {
+    let with = |format: &str, key: &str| {
+        let text =
+            format!("{URLS}[[outbox]]\ntable = 'a.b'\nformat = '{format}'\n[outbox.cloudevents]\n{key}\n");
+        let file = Some((Path::new("walrelay.toml"), text.as_str()));
+        resolve(file, &Sources::default())
+            .err()
+            .map(|error| error.to_string())
+    };
+    for (format, key, formats) in [
+        (
+            "payload",
+            "source = '//shop'",
+            "cloudevents-binary\" or \"cloudevents-structured",
+        ),
+        (
+            "envelope",
+            "type = 'x.{event_type}'",
+            "cloudevents-binary\" or \"cloudevents-structured",
+        ),
+        ("cloudevents-structured", "prefix = 'ce-'", "cloudevents-binary"),
+    ] {
+        let name = key.split(' ').next().unwrap();
+        assert_eq!(
+            with(format, key),
+            Some(format!(
+                "walrelay.toml:7: outbox.cloudevents.{name} has no effect with the table's format = \"{format}\": \
+                 set format = \"{formats}\", or leave it out"
+            ))
+        );
+        assert_eq!(with("cloudevents-binary", key), None);
+    }
+    // As in the sample: what is the default anyway promises nothing.
+    assert_eq!(
+        with("payload", "prefix = 'cloudEvents:'\ntype = '{event_type}'"),
+        None
+    );
+    let flag = set(&["outbox.cloudevents.source=//shop"]);
+    assert_eq!(
+        refused_with(URLS, &flag),
+        "--set: outbox.cloudevents.source has no effect with the table's format = \"payload\": \
+         set format = \"cloudevents-binary\" or \"cloudevents-structured\", or leave it out"
+    );
+}

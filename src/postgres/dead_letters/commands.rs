@@ -85,12 +85,13 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// The oldest `limit` dead letters that the filter takes, in commit order, and how many it takes in all.
+/// The oldest `limit` dead letters that the filter takes, in commit order, and how many it takes in all. One that this version
+/// cannot read is passed over with a warning, and not counted.
 ///
 /// Grants: usage on schema `walrelay`, select on `walrelay.dead_letters`.
 ///
 /// # Errors
-/// The query fails, or a row was written by a newer version.
+/// The query fails.
 pub async fn list(
     session: &ControlSession,
     slot: &SlotName,
@@ -109,8 +110,11 @@ pub async fn list(
     let rows = LIST
         .run(session.role(), session.client().query(&sql, &values))
         .await?;
-    let summaries = rows.iter().map(|row| Summary::read(row, LIST.purpose));
+    let summaries = rows
+        .iter()
+        .filter_map(|row| Summary::read(row, slot, LIST.purpose).transpose());
     let summaries: Vec<_> = summaries.collect::<Result<_, _>>()?;
+    let passed_over = u64::try_from(rows.len() - summaries.len()).unwrap_or(u64::MAX);
 
     let sql = format!("select count(*) from walrelay.dead_letters where {condition}");
     let row = LIST
@@ -119,7 +123,8 @@ pub async fn list(
             session.client().query_one(&sql, &parameters.list()),
         )
         .await?;
-    Ok((summaries, super::number::<i64, _>(&row, 0, LIST.purpose)?))
+    let total: u64 = super::number::<i64, _>(&row, 0, LIST.purpose)?;
+    Ok((summaries, total.saturating_sub(passed_over)))
 }
 
 /// The dead letters that the filter takes with their columns, in commit order, at most `limit`.
@@ -148,7 +153,7 @@ pub async fn show(
         .run(session.role(), session.client().query(&sql, &values))
         .await?;
     rows.iter()
-        .map(|row| DeadLetter::read(row, SHOW.purpose))
+        .filter_map(|row| DeadLetter::read(row, slot, SHOW.purpose).transpose())
         .collect()
 }
 

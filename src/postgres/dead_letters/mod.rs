@@ -14,7 +14,7 @@ use walrelay_engine::event::Source as FieldSource;
 
 use super::catalog::{column, position};
 use super::error::{Error, Step};
-use super::identifier::quote_literal;
+use super::identifier::{SlotName, quote_literal};
 use super::outbox::Outbox;
 use super::position::EventPosition;
 
@@ -22,7 +22,8 @@ pub use columns::Columns;
 pub use commands::{Filter, discard, list, request_again, request_retry, show};
 pub(super) use relay::begin;
 pub use relay::{
-    Committed, Found, NewDeadLetter, RetryFate, load, payload_types, pending_count, record_retries, store,
+    Committed, Found, NewDeadLetter, RetryFate, load, payload_types, pending_count, pending_count_if_allowed,
+    record_retries, store,
 };
 
 /// Declares a fixed set of words, as the table's checks name them.
@@ -188,26 +189,43 @@ fn event_type(outboxes: &[Outbox]) -> String {
 const SUMMARY_COLUMNS: usize = 18;
 
 impl Summary {
-    fn read(row: &Row, purpose: &'static str) -> Result<Self, Error> {
+    /// Reads a row of [`summary`]; none, and a warning, where it has a word that this version does not know: it stands in no
+    /// other one's way.
+    fn read(row: &Row, slot: &SlotName, purpose: &'static str) -> Result<Option<Self>, Error> {
+        let position = EventPosition {
+            commit_lsn: position(row, 0, purpose)?.unwrap_or_default(),
+            tx_seq: number::<i64, _>(row, 1, purpose)?,
+        };
+        let (reason, state) = match (word(row, 7, purpose)?, word(row, 14, purpose)?) {
+            (Ok(reason), Ok(state)) => (reason, state),
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::warn!(
+                    slot = %slot,
+                    commit_lsn = %position.commit_lsn,
+                    tx_seq = position.tx_seq,
+                    error = %error.to_string().escape_debug(),
+                    remedy = "use the version of walrelay that stored it, or correct its row in walrelay.dead_letters",
+                    "dead letter passed over"
+                );
+                return Ok(None);
+            }
+        };
         let discarded_at: Option<SystemTime> = column(row, 16, purpose)?;
-        Ok(Self {
-            position: EventPosition {
-                commit_lsn: position(row, 0, purpose)?.unwrap_or_default(),
-                tx_seq: number::<i64, _>(row, 1, purpose)?,
-            },
+        Ok(Some(Self {
+            position,
             outbox: column(row, 2, purpose)?,
             xid: number::<i64, _>(row, 3, purpose)?,
             commit_time: column(row, 4, purpose)?,
             event_id: column(row, 5, purpose)?,
             event_type: column(row, 6, purpose)?,
-            reason: word(row, 7, purpose)?,
+            reason,
             detail: column(row, 8, purpose)?,
             exchange: column(row, 9, purpose)?,
             routing_key: column(row, 10, purpose)?,
             first_failed_at: column(row, 11, purpose)?,
             last_failed_at: column(row, 12, purpose)?,
             attempts: number::<i32, _>(row, 13, purpose)?,
-            state: word(row, 14, purpose)?,
+            state,
             discard: match discarded_at {
                 None => None,
                 Some(at) => Some(Discard {
@@ -216,17 +234,18 @@ impl Summary {
                     by: column(row, 17, purpose)?,
                 }),
             },
-        })
+        }))
     }
 }
 
 impl DeadLetter {
-    /// Reads a row of [`summary`] and `columns::text`.
-    fn read(row: &Row, purpose: &'static str) -> Result<Self, Error> {
-        Ok(Self {
-            summary: Summary::read(row, purpose)?,
-            columns: read_columns(row, purpose)?.ok_or_else(|| unreadable(purpose))?,
-        })
+    /// Reads a row of [`summary`] and `columns::text`, as [`Summary::read`] does.
+    fn read(row: &Row, slot: &SlotName, purpose: &'static str) -> Result<Option<Self>, Error> {
+        let Some(summary) = Summary::read(row, slot, purpose)? else {
+            return Ok(None);
+        };
+        let columns = read_columns(row, purpose)?.ok_or_else(|| unreadable(purpose))?;
+        Ok(Some(Self { summary, columns }))
     }
 }
 
@@ -245,9 +264,12 @@ where
     T::try_from(column(row, index, purpose)?).map_err(|_| unreadable(purpose))
 }
 
-fn word<T: FromStr>(row: &Row, index: usize, purpose: &'static str) -> Result<T, Error> {
+fn word<T>(row: &Row, index: usize, purpose: &'static str) -> Result<Result<T, UnknownWord>, Error>
+where
+    T: FromStr<Err = UnknownWord>,
+{
     let text: &str = column(row, index, purpose)?;
-    text.parse().map_err(|_| unreadable(purpose))
+    Ok(text.parse())
 }
 
 fn unreadable(purpose: &'static str) -> Error {

@@ -67,7 +67,7 @@ pub enum Found {
     DeadLetter(Box<DeadLetter>),
     /// One whose columns cannot be read: somebody has changed them.
     Unreadable(Box<Summary>),
-    /// None.
+    /// None, or one with a word that this version does not know.
     Nothing,
     /// One that was not read, since those before it are large enough.
     Later,
@@ -177,6 +177,25 @@ pub async fn pending_count(session: &ControlSession, slot: &SlotName) -> Result<
     number::<i64, _>(&row, 0, COUNT.purpose)
 }
 
+/// As [`pending_count`]; none where the role may not read them, which it need not unless a policy stores some.
+///
+/// Grants: usage on schema `walrelay`.
+///
+/// # Errors
+/// A query fails.
+pub async fn pending_count_if_allowed(
+    session: &ControlSession,
+    slot: &SlotName,
+) -> Result<Option<u64>, Error> {
+    const PURPOSE: &str = "look whether dead letters may be counted";
+    let sql = "select coalesce(pg_catalog.has_table_privilege(pg_catalog.to_regclass('walrelay.dead_letters')::oid, 'select'), false)";
+    let row = session.run(PURPOSE, session.client().query_one(sql, &[])).await?;
+    match column(&row, 0, PURPOSE)? {
+        true => pending_count(session, slot).await.map(Some),
+        false => Ok(None),
+    }
+}
+
 /// The dead letters whose retries were asked for in the stream, in the order of `positions`, with at most `bytes` of
 /// columns or a single larger one. Publish only those whose state is [`Retrying`](super::State::Retrying): a message
 /// may be forged, and may be older than the row's fate.
@@ -187,8 +206,7 @@ pub async fn pending_count(session: &ControlSession, slot: &SlotName) -> Result<
 /// Grants: usage on schema `walrelay`, select and update on `walrelay.dead_letters`.
 ///
 /// # Errors
-/// [`Error::NotOurStream`] as for [`store`], since another server may not know the row; the query fails; or a row was
-/// written by a newer version.
+/// [`Error::NotOurStream`] as for [`store`], since another server may not know the row; or the query fails.
 pub async fn load(
     session: &ControlSession,
     slot: &SlotName,
@@ -222,9 +240,12 @@ pub async fn load(
         let place: usize = number::<i64, _>(row, SUMMARY_COLUMNS + 1, LOAD.purpose)?;
         let is_read = column::<Option<&str>>(row, SUMMARY_COLUMNS, LOAD.purpose)?.is_some();
         let place = found.get_mut(place.wrapping_sub(1));
-        *place.ok_or_else(|| unreadable(LOAD.purpose))? = match is_read {
+        let place = place.ok_or_else(|| unreadable(LOAD.purpose))?;
+        *place = match is_read {
             true => {
-                let summary = Summary::read(row, LOAD.purpose)?;
+                let Some(summary) = Summary::read(row, slot, LOAD.purpose)? else {
+                    continue;
+                };
                 match read_columns(row, LOAD.purpose)? {
                     Some(columns) => Found::DeadLetter(Box::new(DeadLetter { summary, columns })),
                     None => Found::Unreadable(Box::new(summary)),

@@ -58,6 +58,8 @@ pub(super) fn server_kind(step: Step, code: SqlState) -> FaultKind {
         SqlState::CONFIGURATION_LIMIT_EXCEEDED => FaultKind::SlotsExhausted,
         SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION => FaultKind::DatabaseAuthentication,
         SqlState::INVALID_CATALOG_NAME => FaultKind::DatabaseMissing,
+        // walrelay's own schema is told apart before.
+        SqlState::INVALID_SCHEMA_NAME => FaultKind::TableMissing,
         SqlState::INSUFFICIENT_PRIVILEGE if walsender => FaultKind::ReplicationRole,
         SqlState::INSUFFICIENT_PRIVILEGE => FaultKind::DatabaseForbidden,
         SqlState::OBJECT_IN_USE if walsender => FaultKind::SlotInUse,

@@ -151,10 +151,14 @@ fn nulls(facts: &TableFacts, outbox: &Outbox) -> Finding {
 
 fn templates(columns: &[(String, String)], facts: &TableFacts, table: &QualifiedTable) -> Finding {
     const CHECK: &str = "templates";
-    let unknown = columns.iter().find(|(_, column)| !facts.has_column(column));
-    if let Some((setting, column)) = unknown {
-        let kind = FaultKind::ColumnMissing;
-        let message = format!("the table {table} has no column `{column}`, which {setting} names");
+    let unknown: Vec<_> = columns
+        .iter()
+        .filter(|(_, column)| !facts.has_column(column))
+        .map(|(setting, column)| format!("`{column}`, which {setting} names"))
+        .collect();
+    if !unknown.is_empty() {
+        let kind = FaultKind::TemplateColumnMissing;
+        let message = format!("the table {table} has no column {}", unknown.join(", nor "));
         return Finding::fault(CHECK, Fault { kind, message });
     }
     Finding::passed(

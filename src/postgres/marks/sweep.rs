@@ -42,6 +42,8 @@ pub struct Swept {
     pub rows: u64,
     /// Rows that somebody had locked.
     pub locked: u64,
+    /// Rows that are unsent though they were marked.
+    pub unsent: u64,
 }
 
 /// Looks how far a sweep may go; none where set-up has not recorded where it may begin.
@@ -122,7 +124,7 @@ pub async fn sweep(
         return Ok(Swept::default());
     };
     let (created_at, unsent) = (quote_identifier(created_at), &marks.unsent);
-    let (table, id) = (plan.outbox.table.quoted(), plan.outbox.id());
+    let (table, id, still) = (plan.outbox.table.quoted(), plan.outbox.id(), plan.still_unsent());
     // The upper half of a row's transaction id: it cannot be newer than the newest, nor older by a whole round.
     let full = |xmin: &str| format!("($1 - ((($1 & 4294967295) - {xmin}::text::bigint) & 4294967295))");
     let (xid, attached) = (full("t.xmin"), full("i.xmin"));
@@ -146,8 +148,8 @@ pub async fn sweep(
          where t.ctid = any(array(select c from due)) and (t.tableoid, t.ctid) in (select o, c from due) \
          for {lock} of t skip locked), \
          done as ({change} where t.ctid = any(array(select c from locked)) \
-         and (t.tableoid, t.ctid) in (select o, c from locked) returning 1) \
-         select (select count(*) from due), (select count(*) from done)"
+         and (t.tableoid, t.ctid) in (select o, c from locked) returning {still} as is_unsent) \
+         select (select count(*) from due), (select count(*) from done), (select count(*) from done where is_unsent)"
     );
     let before = i64::try_from(horizon.before).unwrap_or_default();
     let parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)] = &[
@@ -164,9 +166,10 @@ pub async fn sweep(
         .map_err(|error| plan.explain_sweep(error))?;
     let count =
         |index| column::<i64>(&row, index, PURPOSE).map(|count| u64::try_from(count).unwrap_or_default());
-    let (due, done) = (count(0)?, count(1)?);
+    let (due, done, unsent) = (count(0)?, count(1)?, count(2)?);
     Ok(Swept {
-        rows: done,
+        rows: done.saturating_sub(unsent),
         locked: due.saturating_sub(done),
+        unsent,
     })
 }

@@ -1,7 +1,7 @@
 //! The checks, one function for each thing that can be wrong. Preflight, set-up and recovery stop at the first that fails;
 //! doctor goes through all.
 
-use walrelay_engine::event::{Columns, PayloadType};
+use walrelay_engine::event::PayloadType;
 
 use super::super::catalog::{PublicationFacts, ServerFacts, TableFacts, TableKind};
 use super::super::identifier::{PublicationName, QualifiedTable, SlotName};
@@ -10,7 +10,7 @@ use super::super::shard::{MIN_SHARD_MAJOR, PublishedRows, Shard};
 use super::super::slot::{PLUGIN, SlotState};
 use super::super::startup::MIN_SERVER_MAJOR;
 use super::super::synchronous;
-use super::Unfit;
+use super::{MissingColumns, Unfit};
 
 /// What of the server and our role streaming needs.
 pub(in crate::postgres) fn check_server(server: &ServerFacts) -> Result<(), Unfit> {
@@ -154,35 +154,10 @@ pub(in crate::postgres) fn check_logged(facts: &TableFacts, table: &QualifiedTab
 }
 
 pub(in crate::postgres) fn check_columns(facts: &TableFacts, outbox: &Outbox) -> Result<(), Unfit> {
-    match outbox.needed().find(|(_, name)| !facts.has_column(name)) {
-        Some((field, column)) => Err(Unfit::ColumnMissing {
-            table: outbox.table.clone(),
-            hint: hint(facts, &column, field),
-            column,
-            field,
-        }),
+    match MissingColumns::of(facts, outbox) {
+        Some(missing) => Err(Unfit::ColumnsMissing(missing)),
         None => Ok(()),
     }
-}
-
-/// What may have been meant by the name of a column that is not there.
-fn hint(facts: &TableFacts, column: &str, field: &str) -> Option<String> {
-    let of_debezium = Columns::debezium();
-    let is_of_debezium = of_debezium
-        .required()
-        .into_iter()
-        .all(|(_, name)| facts.has_column(name));
-    if is_of_debezium && column == field {
-        return Some("; its columns are those of outbox.preset = \"debezium\"".to_owned());
-    }
-    let distances = facts.columns.iter().map(|candidate| {
-        let distance = strsim::damerau_levenshtein(&candidate.name.to_lowercase(), &column.to_lowercase());
-        (distance, &candidate.name)
-    });
-    let (_, nearest) = distances
-        .filter(|(distance, _)| *distance <= column.len() / 3)
-        .min_by_key(|(distance, _)| *distance)?;
-    Some(format!("; is it `{nearest}`?"))
 }
 
 pub(in crate::postgres) fn check_payload(facts: &TableFacts, outbox: &Outbox) -> Result<(), Unfit> {

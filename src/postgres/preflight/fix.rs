@@ -62,7 +62,7 @@ impl Unfit {
             | Self::Backfill { .. }
             | Self::NothingTells { .. }
             | Self::NotATable { .. }
-            | Self::ColumnMissing { .. }
+            | Self::ColumnsMissing(_)
             | Self::Marker(_)
             | Self::NotCreated { .. }
             | Self::RoleMissing { .. }

@@ -266,3 +266,32 @@ fn only_a_failover_slot_that_a_standby_can_be_behind_of_is_a_risk() {
     assert_eq!(risks(true, false, ""), []);
     assert_eq!(risks(false, true, ""), []);
 }
+
+#[test]
+fn all_columns_that_are_missing_are_named_in_one_line() {
+    let said = |change: &dyn Fn(&mut TableFacts, &mut Outbox)| {
+        let mut facts = table();
+        let mut outbox = Outbox::from("shop.outbox".parse::<QualifiedTable>().unwrap());
+        change(&mut facts, &mut outbox);
+        MissingColumns::of(&facts, &outbox).map(|missing| missing.to_string())
+    };
+    assert_eq!(said(&|_, _| {}), None);
+    assert_eq!(
+        said(&|facts, _| facts.columns.truncate(3)).as_deref(),
+        Some("the table shop.outbox has no columns `event_type`, `payload`")
+    );
+    assert_eq!(
+        said(&|facts, outbox| {
+            facts.columns.remove(0);
+            outbox.columns.payload = "paylod".to_owned();
+        })
+        .as_deref(),
+        Some(
+            "the table shop.outbox has no columns `id`, `paylod` (outbox.columns.payload; is it `payload`?)"
+        )
+    );
+    assert_eq!(
+        said(&|_, outbox| outbox.columns.id = "key".to_owned()).as_deref(),
+        Some("the table shop.outbox has no column `key`, which is to be the event's id (outbox.columns.id)")
+    );
+}

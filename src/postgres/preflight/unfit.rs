@@ -7,6 +7,7 @@ use super::super::marker::MarkerUnfit;
 use super::super::shard::{MIN_SHARD_MAJOR, Part, Shard};
 use super::super::slot::PLUGIN;
 use super::super::startup::{MIN_SERVER_MAJOR, ServerVersion};
+use super::missing::MissingColumns;
 use crate::fault::FaultKind;
 
 /// What is missing or does not fit.
@@ -287,18 +288,9 @@ pub enum Unfit {
         /// The table.
         table: QualifiedTable,
     },
-    /// A table without a column that an event needs.
-    #[error("the table {table} has no column `{column}`{}{}", named_for(column, field), hint.as_deref().unwrap_or(""))]
-    ColumnMissing {
-        /// The table.
-        table: QualifiedTable,
-        /// The column.
-        column: String,
-        /// The field of the event that it was to be.
-        field: &'static str,
-        /// What may have been meant.
-        hint: Option<String>,
-    },
+    /// A table without columns that an event needs.
+    #[error("{0}")]
+    ColumnsMissing(MissingColumns),
     /// A payload that no body can be made of.
     #[error(
         "the column `{column}` of the table {table} is of the type {type_name}, not json, jsonb, text or bytea"
@@ -385,7 +377,7 @@ impl Unfit {
                 FaultKind::TableMissing
             }
             Self::Unlogged { .. } => FaultKind::TableUnlogged,
-            Self::ColumnMissing { .. } => FaultKind::ColumnMissing,
+            Self::ColumnsMissing(_) => FaultKind::ColumnMissing,
             Self::PayloadType { .. } => FaultKind::PayloadType,
             Self::NotPublished { .. } => FaultKind::TableNotPublished,
             Self::Marker(unfit) => unfit.kind(),
@@ -400,13 +392,5 @@ impl Unfit {
             Self::NotDrained { .. } => FaultKind::NotDrained,
             Self::BeforeItsTurn { .. } => FaultKind::BeforeItsTurn,
         }
-    }
-}
-
-/// What a configured name of a column was to be, where that is not plain.
-fn named_for(column: &str, field: &str) -> String {
-    match column == field {
-        true => String::new(),
-        false => format!(", which is to be the event's {field} (outbox.columns.{field})"),
     }
 }

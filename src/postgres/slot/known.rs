@@ -5,6 +5,7 @@ use crate::postgres::control::ControlSession;
 use crate::postgres::error::Error;
 use crate::postgres::identifier::SlotName;
 use crate::postgres::preflight::Unfit;
+use crate::postgres::slot::SlotState;
 use crate::postgres::table_use::Use;
 
 /// Whether set-up or recovery has made this slot for this database, and no teardown has followed. A set-up that was
@@ -43,5 +44,19 @@ pub async fn explain_missing(session: &ControlSession, unfit: Unfit) -> Unfit {
     match is_known(session, &slot).await {
         Ok(false) => Unfit::NotSetUp { slot },
         Ok(true) | Err(_) => Unfit::SlotMissing { slot },
+    }
+}
+
+/// Looks whether there is such a slot, or was one: its name may be misspelt. Who may not look at that is told nothing.
+///
+/// # Errors
+/// [`Unfit::NotSetUp`], or the slots cannot be looked at.
+pub async fn check_known(session: &ControlSession, slot: &SlotName) -> Result<(), Error> {
+    if SlotState::read(session, slot).await?.is_some() {
+        return Ok(());
+    }
+    match is_known(session, slot).await {
+        Ok(false) => Err(Unfit::NotSetUp { slot: slot.clone() }.into()),
+        Ok(true) | Err(_) => Ok(()),
     }
 }

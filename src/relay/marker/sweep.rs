@@ -53,7 +53,21 @@ pub(super) enum Step {
 #[derive(Debug)]
 pub(super) enum Done {
     Begun(Option<(Horizon, Vec<(usize, u64)>)>),
-    Blocks(Swept),
+    Blocks {
+        /// The table's place.
+        table: usize,
+        swept: Swept,
+    },
+}
+
+impl Done {
+    /// The place of the table whose rows are unsent though they were marked, if it has some.
+    pub(super) const fn endless(&self) -> Option<usize> {
+        match self {
+            Self::Blocks { table, swept } if swept.unsent > 0 => Some(*table),
+            Self::Begun(_) | Self::Blocks { .. } => None,
+        }
+    }
 }
 
 impl Sweep {
@@ -101,10 +115,11 @@ impl Sweep {
                     swept: Swept::default(),
                 });
             }
-            Done::Blocks(swept) => {
+            Done::Blocks { swept, .. } => {
                 let sweep = self.under_way.as_mut()?;
                 sweep.swept.rows += swept.rows;
                 sweep.swept.locked += swept.locked;
+                sweep.swept.unsent += swept.unsent;
                 sweep.block += BLOCKS;
                 if sweep
                     .tables
@@ -117,8 +132,8 @@ impl Sweep {
             }
         }
         let sweep = self.under_way.take_if(|sweep| sweep.tables.is_empty())?;
-        let Swept { rows, locked } = sweep.swept;
-        tracing::info!(rows, locked, "rows whose marks were lost are marked");
+        let Swept { rows, locked, unsent } = sweep.swept;
+        tracing::info!(rows, locked, unsent, "rows whose marks were lost are marked");
         if locked > 0 {
             self.failed(now);
             return None;
@@ -158,12 +173,12 @@ pub(super) async fn carry_out(
         }
         Step::Blocks { table, from, horizon } => {
             let Some(plan) = plans.get(table).filter(|plan| plan.is_marked()) else {
-                return Ok(Done::Blocks(Swept::default()));
+                let swept = Swept::default();
+                return Ok(Done::Blocks { table, swept });
             };
             let blocks = from..from + BLOCKS;
-            sweep::sweep(session, &source.slot, plan, &horizon, blocks)
-                .await
-                .map(Done::Blocks)
+            let swept = sweep::sweep(session, &source.slot, plan, &horizon, blocks).await?;
+            Ok(Done::Blocks { table, swept })
         }
     }
 }

@@ -233,8 +233,15 @@ impl Relay {
                     self.fail_session(fault, now);
                 }
             }
-            Done::Guarded(sample, are_due) => {
-                self.status.send_modify(|status| status.slot_sample = sample);
+            Done::Guarded {
+                sample,
+                dead_letters,
+                are_due,
+            } => {
+                self.status.send_modify(|status| {
+                    status.slot_sample = sample;
+                    status.dead_letters = dead_letters.or(status.dead_letters);
+                });
                 if are_due && !self.flow.is_backfilling() {
                     let message = "rows were noted that go out before the stream".to_owned();
                     let kind = FaultKind::RowsNoted;
@@ -315,6 +322,8 @@ impl Relay {
             _ => now,
         };
         self.care.pending = Some((count, counted_at));
+        self.status
+            .send_modify(|status| status.dead_letters = Some(count));
         let waiting = u64::try_from(self.flow.set_aside_count()).unwrap_or(u64::MAX);
         let full = count.saturating_add(waiting) >= self.settings.care.dead_letters_max;
         self.flow.set_dead_letters_full(full);

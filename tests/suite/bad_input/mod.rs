@@ -1,6 +1,7 @@
 //! Bad input and faults of the surroundings: one line with cause and remedy, no exit, and no restart to heal.
 
 mod broker;
+mod commands;
 mod configuration;
 mod database;
 mod relations;

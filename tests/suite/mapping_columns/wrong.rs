@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use walrelay_testbed::RelayBuilder;
+use walrelay_testbed::{RelayBuilder, eventually};
 
 use super::{DEBEZIUM, Shape, stable};
 use crate::marks::{metric, plain_role, wait_for_degraded};
 use crate::setup::last_line;
-use crate::world::{LONG, World};
+use crate::world::{LONG, World, text, wal_end};
 
 /// What of a configuration differs from [`DEBEZIUM`]'s: keys of `[[outbox]]`.
 type Other<'a> = &'a [(&'a str, &'a str)];
@@ -60,6 +60,14 @@ async fn columns_and_marks_that_do_not_fit_are_refused_by_setup_in_one_line() ->
         &[("columns.created_at", "mad_at")],
         &[("preset", "walrelay")],
         &[("columns.event_type", "TypE")],
+        // All that is wrong with the columns, at once.
+        &[
+            ("preset", "walrelay"),
+            ("columns.event_type", "TypE"),
+            ("columns.payload", "attempts"),
+            ("columns.expiration", "expires"),
+            ("columns.created_at", "mad_at"),
+        ],
     ] {
         let output = relay_of(&world, other).build()?.run_command(&["setup"]).await?;
         assert_eq!(output.stdout, "", "{other:?}");
@@ -180,6 +188,44 @@ async fn a_mark_that_leaves_its_row_unsent_degrades_the_relay_and_is_not_counted
         "{said}"
     );
     assert_eq!(metric(&relay, "walrelay_marked_total").await?, 0.0);
+    Ok(())
+}
+
+/// R21: a sweep says it too.
+#[tokio::test]
+async fn a_sweep_that_leaves_rows_unsent_degrades_the_relay() -> Result<()> {
+    let world = DEBEZIUM.world().await?;
+    let recorder = world.recorder().await?;
+    let other = [
+        ("unsent", "status in ('NEW', 'SENT') and attempts is not null"),
+        ("mark_set", "status = coalesce(status, 'SENT')"),
+    ];
+    let mut relay = relay_of(&world, &other).build()?;
+    relay.setup().await?;
+    DEBEZIUM.insert(&world, "order", 3).await?;
+    let locker = world.database.client().await?;
+    locker
+        .batch_execute("begin; lock table outbox in share mode")
+        .await?;
+    relay.start()?;
+    recorder.wait_for_distinct(3, LONG).await?;
+    world.wait_flushed(wal_end(&world.client).await?).await?;
+    let recorded = "select (not settled_complete)::text from walrelay.state";
+    eventually("the failure to be on record", LONG, async || {
+        text(&world.client, recorded)
+            .await
+            .is_ok_and(|recorded| recorded == "true")
+    })
+    .await?;
+    relay.kill().await?;
+    locker.batch_execute("rollback").await?;
+    relay.start()?;
+    let said = wait_for_degraded(&mut relay, "marks_unfit").await?;
+    assert!(
+        said.contains("a row of the table public.outbox that outbox.mark_set has marked is still unsent"),
+        "{said}"
+    );
+    assert_eq!(recorder.duplicates(), 0);
     Ok(())
 }
 
