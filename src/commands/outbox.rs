@@ -59,15 +59,27 @@ fn messages_table(config: &Config, table: QualifiedTable) -> anyhow::Result<Outb
 
 /// The same, as SQL statements see them.
 pub(super) fn outboxes(config: &Config) -> anyhow::Result<Vec<Outbox>> {
-    let outboxes = config.outbox.iter().map(|outbox| {
+    let tables = outbox_tables(config)?;
+    let outboxes = config.outbox.iter().zip(&tables).map(|(outbox, table)| {
         Ok(Outbox {
-            after_publish: after_publish(outbox),
-            columns: columns(outbox),
+            after_publish: table.after_publish,
+            columns: table.columns.clone(),
             marker: marker(outbox)?,
             table: outbox.table.parse()?,
+            named: named(table),
         })
     });
     outboxes.collect()
+}
+
+/// The columns that a table's templates and rules name, each behind its setting.
+fn named(table: &OutboxTable) -> Vec<(String, String)> {
+    let references = table.references().into_iter();
+    let columns = references.filter_map(|(setting, reference)| {
+        let source = table.columns.source_of(reference.column());
+        Some((setting.to_string(), source.column()?.to_owned()))
+    });
+    columns.collect()
 }
 
 /// Where a table's messages go.

@@ -7,6 +7,7 @@ use walrelay_engine::event::{AfterPublish, Columns, Source as FieldSource};
 
 use super::identifier::{QualifiedTable, quote_identifier};
 use super::marker::Marker;
+use super::preflight::Unfit;
 
 /// The fields of an event, in the order in which faults are reported and columns are listed.
 pub(super) const FIELDS: [&str; 14] = [
@@ -49,6 +50,8 @@ pub struct Outbox {
     pub columns: Columns,
     /// What tells and sets marks; none where the time of sending does.
     pub marker: Option<Marker>,
+    /// Columns that its templates and rules name, each behind its setting.
+    pub named: Vec<(String, String)>,
 }
 
 /// How rows show that they are sent: SQL about a row `t`.
@@ -80,6 +83,7 @@ impl From<QualifiedTable> for Outbox {
             after_publish: None,
             columns: Columns::default(),
             marker: None,
+            named: Vec::new(),
         }
     }
 }
@@ -89,6 +93,23 @@ impl Outbox {
     pub(super) fn is_ours(&self) -> bool {
         self.needed()
             .all(|(_, column)| OWN_COLUMNS.contains(&column.as_str()))
+    }
+
+    /// The columns that templates and rules name and the table that set-up creates does not have.
+    pub(super) fn named_beyond_ours(&self) -> Option<Unfit> {
+        self.named_missing(|column| OWN_COLUMNS.contains(&column))
+    }
+
+    /// The columns that templates and rules name and that are not there, as `has` says.
+    pub(super) fn named_missing(&self, has: impl Fn(&str) -> bool) -> Option<Unfit> {
+        let missing = self.named.iter().filter(|(_, column)| !has(column));
+        let columns: Vec<_> = missing
+            .map(|(setting, column)| format!("`{column}`, which {setting} names"))
+            .collect();
+        (!columns.is_empty()).then(|| Unfit::NamedColumnsMissing {
+            table: self.table.clone(),
+            columns: columns.join(", nor "),
+        })
     }
 
     /// The column of the id, quoted.

@@ -354,6 +354,8 @@ async fn create_tables(
         } else if !outbox.is_ours() {
             let table = table.clone();
             return Err(Unfit::NotCreated { table }.into());
+        } else if let Some(missing) = outbox.named_beyond_ours() {
+            return Err(missing.into());
         } else {
             let sql = migrations::create_table(table);
             session

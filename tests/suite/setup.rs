@@ -163,6 +163,31 @@ async fn setup_refuses_a_table_that_lacks_a_column_and_creates_no_slot() -> Resu
     Ok(())
 }
 
+/// Before there is a table too, which set-up would create without them.
+#[tokio::test]
+async fn setup_refuses_templates_that_name_columns_that_are_not_there() -> Result<()> {
+    let world = World::new().await?;
+    let relay = world
+        .relay()
+        .text("rabbitmq.routing_key", "{tenant}.{event_type}");
+    let relay = relay.build()?;
+    for _ in 0..2 {
+        let output = relay.run_command(&["setup"]).await?;
+        assert_eq!((output.code(), output.stdout.as_str()), (Some(1), ""));
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(last_line(&output), @"walrelay: the table public.outbox_events has no column `tenant`, which rabbitmq.routing_key names: correct the template or rule that is named, or add that column to the table");
+        }
+        let table = "create table if not exists outbox_events (id uuid primary key, aggregate_type text, aggregate_id text, \
+                     event_type text, payload jsonb)";
+        world.database.execute(table).await?;
+    }
+    assert_eq!(world.slots().await?, 0);
+    let tenant = "alter table outbox_events add column tenant text";
+    world.database.execute(tenant).await?;
+    relay.setup().await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn two_setups_at_once_create_everything_once() -> Result<()> {
     let world = World::without_exchange().await?;

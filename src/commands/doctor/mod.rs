@@ -58,15 +58,6 @@ fn stdout() -> Group {
 
 fn database(config: &Config) -> anyhow::Result<postgres::Examination> {
     let (connector, source) = resolve::database(config)?;
-    let tables = outbox::outbox_tables(config)?;
-    let columns = tables.iter().map(|table| {
-        let references = table.references().into_iter();
-        let columns = references.filter_map(|(setting, reference)| {
-            let source = table.columns.source_of(reference.column());
-            Some((setting.to_string(), source.column()?.to_owned()))
-        });
-        columns.collect()
-    });
     let kept = source.outboxes.iter().zip(&config.outbox);
     let retention = kept.filter(|(_, outbox)| outbox.keep_sent.is_some());
     Ok(postgres::Examination {
@@ -74,7 +65,6 @@ fn database(config: &Config) -> anyhow::Result<postgres::Examination> {
         ignore_tables: resolve::ignore_tables(config)?,
         wal_sender_timeout: config.postgres.wal_sender_timeout,
         has_dead_letters: outbox::has_dead_letters(config),
-        template_columns: columns.collect(),
         connector,
         source,
     })

@@ -43,8 +43,6 @@ pub struct Examination {
     pub has_dead_letters: bool,
     /// Tables whose old rows are deleted.
     pub retention: Vec<QualifiedTable>,
-    /// Columns that the templates and rules of each table name, each with its setting.
-    pub template_columns: Vec<Vec<(String, String)>>,
 }
 
 /// A session with a server that takes writes.
@@ -140,8 +138,8 @@ impl Examination {
         let (group, publication) = publication::examine(&subject).await;
         groups.push(group);
         subject.publication = publication.as_ref();
-        for (number, outbox) in self.source.outboxes.iter().enumerate() {
-            groups.push(table::examine(&subject, number, outbox).await);
+        for outbox in &self.source.outboxes {
+            groups.push(table::examine(&subject, outbox).await);
             groups.extend(shards::examine(&subject, outbox).await);
         }
         if let Some(prefix) = &self.source.messages {

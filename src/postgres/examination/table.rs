@@ -9,12 +9,11 @@ use super::super::marker;
 use super::super::marks::{self, Refusal};
 use super::super::outbox::{FIELDS, Outbox};
 use super::super::preflight::checks::{
-    check_column_list, check_columns, check_listed, check_logged, check_payload, check_presence, check_root,
-    check_rows,
+    check_column_list, check_columns, check_listed, check_logged, check_named, check_payload, check_presence,
+    check_root, check_rows,
 };
 use super::{Subject, error_finding, rights, unfit_finding};
 use crate::caution::Caution;
-use crate::fault::{Fault, FaultKind};
 use crate::finding::{Finding, Group};
 
 /// The checks, in their order.
@@ -39,15 +38,15 @@ pub(super) fn group(table: &QualifiedTable) -> Group {
     Group::new(format!("table {table}"))
 }
 
-pub(super) async fn examine(subject: &Subject<'_>, number: usize, outbox: &Outbox) -> Group {
+pub(super) async fn examine(subject: &Subject<'_>, outbox: &Outbox) -> Group {
     let mut group = group(&outbox.table);
-    if let Err(error) = look(subject, number, outbox, &mut group).await {
+    if let Err(error) = look(subject, outbox, &mut group).await {
         group.push(error_finding("table", &error));
     }
     group.complete(CHECKS, "there is no table or no publication to look at")
 }
 
-async fn look(subject: &Subject<'_>, number: usize, outbox: &Outbox, group: &mut Group) -> Result<(), Error> {
+async fn look(subject: &Subject<'_>, outbox: &Outbox, group: &mut Group) -> Result<(), Error> {
     let table = &outbox.table;
     let version = subject.server.version;
     let facts = TableFacts::read(subject.session, outbox, subject.publication, version).await?;
@@ -70,7 +69,7 @@ async fn look(subject: &Subject<'_>, number: usize, outbox: &Outbox, group: &mut
         check_logged(&facts, table),
         "its rows reach the WAL",
     );
-    columns(subject, number, &facts, outbox, group);
+    columns(&facts, outbox, group);
     publication(subject, &facts, table, group);
     group.push(Finding::passed(
         "replica identity",
@@ -80,7 +79,7 @@ async fn look(subject: &Subject<'_>, number: usize, outbox: &Outbox, group: &mut
 }
 
 /// How each column is understood.
-fn columns(subject: &Subject<'_>, number: usize, facts: &TableFacts, outbox: &Outbox, group: &mut Group) {
+fn columns(facts: &TableFacts, outbox: &Outbox, group: &mut Group) {
     let is_whole = check_columns(facts, outbox);
     let has_all = is_whole.is_ok();
     group.judge("columns", is_whole, understood(facts, outbox));
@@ -99,8 +98,11 @@ fn columns(subject: &Subject<'_>, number: usize, facts: &TableFacts, outbox: &Ou
     } else {
         group.push(Finding::not_looked("nulls", "columns are missing"));
     }
-    let named = subject.examination.template_columns.get(number);
-    group.push(templates(named.map_or(&[], Vec::as_slice), facts, &outbox.table));
+    let named = match outbox.named.is_empty() {
+        true => "exchange and routing key name no column",
+        false => "exchange and routing key name columns that are there",
+    };
+    group.judge("templates", check_named(facts, outbox), named);
 }
 
 /// Each field of an event with where it comes from.
@@ -147,27 +149,6 @@ fn nulls(facts: &TableFacts, outbox: &Outbox) -> Finding {
         outbox.table.quoted(),
         changes.join(", ")
     ))
-}
-
-fn templates(columns: &[(String, String)], facts: &TableFacts, table: &QualifiedTable) -> Finding {
-    const CHECK: &str = "templates";
-    let unknown: Vec<_> = columns
-        .iter()
-        .filter(|(_, column)| !facts.has_column(column))
-        .map(|(setting, column)| format!("`{column}`, which {setting} names"))
-        .collect();
-    if !unknown.is_empty() {
-        let kind = FaultKind::TemplateColumnMissing;
-        let message = format!("the table {table} has no column {}", unknown.join(", nor "));
-        return Finding::fault(CHECK, Fault { kind, message });
-    }
-    Finding::passed(
-        CHECK,
-        match columns.len() {
-            0 => "exchange and routing key name no column".to_owned(),
-            _ => "exchange and routing key name columns that are there".to_owned(),
-        },
-    )
 }
 
 fn publication(subject: &Subject<'_>, facts: &TableFacts, table: &QualifiedTable, group: &mut Group) {

@@ -130,6 +130,7 @@ pub(in crate::postgres) fn check_table(
     let facts = check_presence(facts, &outbox.table)?;
     check_logged(&facts, &outbox.table)?;
     check_columns(&facts, outbox)?;
+    check_named(&facts, outbox)?;
     check_payload(&facts, outbox)?;
     Ok(facts)
 }
@@ -156,6 +157,14 @@ pub(in crate::postgres) fn check_logged(facts: &TableFacts, table: &QualifiedTab
 pub(in crate::postgres) fn check_columns(facts: &TableFacts, outbox: &Outbox) -> Result<(), Unfit> {
     match MissingColumns::of(facts, outbox) {
         Some(missing) => Err(Unfit::ColumnsMissing(missing)),
+        None => Ok(()),
+    }
+}
+
+/// The columns that templates and rules name must be there too.
+pub(in crate::postgres) fn check_named(facts: &TableFacts, outbox: &Outbox) -> Result<(), Unfit> {
+    match outbox.named_missing(|column| facts.has_column(column)) {
+        Some(missing) => Err(missing),
         None => Ok(()),
     }
 }

@@ -63,6 +63,7 @@ impl Unfit {
             | Self::NothingTells { .. }
             | Self::NotATable { .. }
             | Self::ColumnsMissing(_)
+            | Self::NamedColumnsMissing { .. }
             | Self::Marker(_)
             | Self::NotCreated { .. }
             | Self::RoleMissing { .. }

@@ -291,6 +291,14 @@ pub enum Unfit {
     /// A table without columns that an event needs.
     #[error("{0}")]
     ColumnsMissing(MissingColumns),
+    /// A table without columns that templates or rules name.
+    #[error("the table {table} has no column {columns}")]
+    NamedColumnsMissing {
+        /// The table.
+        table: QualifiedTable,
+        /// The columns, each with the setting.
+        columns: String,
+    },
     /// A payload that no body can be made of.
     #[error(
         "the column `{column}` of the table {table} is of the type {type_name}, not json, jsonb, text or bytea"
@@ -378,6 +386,7 @@ impl Unfit {
             }
             Self::Unlogged { .. } => FaultKind::TableUnlogged,
             Self::ColumnsMissing(_) => FaultKind::ColumnMissing,
+            Self::NamedColumnsMissing { .. } => FaultKind::TemplateColumnMissing,
             Self::PayloadType { .. } => FaultKind::PayloadType,
             Self::NotPublished { .. } => FaultKind::TableNotPublished,
             Self::Marker(unfit) => unfit.kind(),
