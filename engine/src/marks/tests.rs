@@ -341,6 +341,19 @@ fn a_position_waits_for_marks_for_a_second_and_no_longer() {
     );
 }
 
+/// R18: the second is the row's, whenever a position behind it is durable.
+#[test]
+fn a_later_position_waits_for_the_rest_of_the_same_second() {
+    let mut model = Model::new(origin());
+    model.settle(Some(0), 1);
+    assert_eq!(model.marks.report(Lsn::new(10), model.now), Lsn::INVALID);
+    model.now += HOLD / 2;
+    assert_eq!(model.marks.report(Lsn::new(20), model.now), Lsn::INVALID);
+    model.now += HOLD / 2;
+    assert_eq!(model.marks.report(Lsn::new(20), model.now), Lsn::new(20));
+    assert_eq!(model.marks.counters().late, 1);
+}
+
 /// R18: also where what was queued before it is excused.
 #[test]
 fn a_locked_row_has_a_second_of_its_own() {

@@ -14,6 +14,8 @@ pub(super) struct Books {
     pub(super) failing: BTreeMap<Position, Failing>,
     /// To be stored as dead letters.
     pub(super) set_aside: BTreeSet<Position>,
+    /// Set aside at some time: others went before them, also where that is forgotten before they are stored.
+    pub(super) overtaken: BTreeSet<Position>,
     /// Dropped by policy, and not told yet.
     pub(super) discarded: VecDeque<Position>,
     /// In flight together when the broker closed over one of them.
@@ -114,6 +116,7 @@ impl Books {
             deliveries: Vec::new(),
             failing: BTreeMap::new(),
             set_aside: BTreeSet::new(),
+            overtaken: BTreeSet::new(),
             discarded: VecDeque::new(),
             suspects: BTreeSet::new(),
             sends: Vec::new(),
@@ -144,6 +147,7 @@ impl Books {
         (self.may_repeat, self.is_calm) = (true, false);
         // What others write in place of it is another event, though it has the same key.
         self.deliveries.retain(|(commit_lsn, _)| *commit_lsn < end);
+        self.overtaken.retain(|(commit_lsn, _)| *commit_lsn < end);
         for ((commit_lsn, _), book) in &mut self.events {
             if *commit_lsn >= end {
                 *book = Book {
@@ -247,7 +251,10 @@ impl Books {
             );
         }
         // Dead letters, skips and discards are the exceptions: a new process knows nothing of them.
-        first.retain(|position| self.events[position].is_accepted && self.events[position].outcomes() == 1);
+        first.retain(|position| {
+            let book = &self.events[position];
+            book.is_accepted && book.outcomes() == 1 && !self.overtaken.contains(position)
+        });
         if is_strict {
             for aggregate in 0..=u8::MAX {
                 let ordered = first

@@ -251,6 +251,7 @@ impl World {
             "what is to be stored"
         );
         assert_eq!(self.flow.set_aside_count(), self.books.set_aside.len());
+        self.books.overtaken.extend(&self.books.set_aside);
     }
 
     /// I1 and R15.
