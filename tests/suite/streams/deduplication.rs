@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use tokio_postgres::Client;
 use walrelay_testbed::{
-    Database, Postgres, PostgresOptions, QueueOptions, RabbitMq, RabbitMqOptions, RelayBuilder, StopMode,
-    Vhost, eventually, free_port, shared_postgres,
+    Certificates, Database, Postgres, PostgresOptions, QueueOptions, RabbitMq, RabbitMqOptions, RelayBuilder,
+    StopMode, Vhost, eventually, free_port, shared_postgres,
 };
 
 use super::stored::Stored;
@@ -29,10 +29,23 @@ impl Stage {
     }
 
     async fn on(postgres: &Postgres) -> Result<Self> {
-        let stream_port = free_port();
+        Self::with(postgres, RabbitMqOptions::default(), "tcp").await
+    }
+
+    /// With a stream listener for TLS, and none without.
+    pub(super) async fn with_tls(certificates: &Certificates) -> Result<Self> {
         let options = RabbitMqOptions::default()
-            .plugin("rabbitmq_stream")
-            .config("stream.listeners.tcp.1", &format!("127.0.0.1:{stream_port}"));
+            .tls(certificates)
+            .config("stream.listeners.tcp", "none");
+        Self::with(shared_postgres().await?, options, "ssl").await
+    }
+
+    async fn with(postgres: &Postgres, options: RabbitMqOptions, listener: &str) -> Result<Self> {
+        let stream_port = free_port();
+        let options = options.plugin("rabbitmq_stream").config(
+            &format!("stream.listeners.{listener}.1"),
+            &format!("127.0.0.1:{stream_port}"),
+        );
         let broker = RabbitMq::start(options).await?;
         let World {
             database,
