@@ -172,3 +172,20 @@ fn r26_who_settled_events_before_others_began_a_generation_forgets_what_is_not_r
     world.finish();
     assert_eq!(lost(&world), Vec::<u64>::new());
 }
+
+/// "Everything up to the newest message is stored" would lose it, and so would an id that is passed.
+#[test]
+fn r26_an_event_that_was_lost_before_later_ones_were_stored_goes_without_a_name() {
+    let mut world = World::new();
+    world.publish(5);
+    world.step(&Step::LoseOne);
+    world.take(5);
+    world.lose_link();
+    world.link_up();
+    let dedup = &mut world.process.dedup;
+    assert_eq!(dedup.judge(0, &key(0)), Verdict::Uncounted);
+    assert_eq!(dedup.judge(1, &key(1)), Verdict::Stored);
+    assert_eq!(dedup.judge(5, &key(5)), Verdict::Counted(6));
+    world.finish();
+    assert_eq!(lost(&world), Vec::<u64>::new());
+}
