@@ -231,6 +231,39 @@ async fn r26_on_a_server_that_was_set_back_no_new_event_is_taken_for_an_old_one(
     Ok(())
 }
 
+/// The relay knows of it before a new event comes: its name is spent, and under the next one an event goes out alone first.
+#[tokio::test]
+async fn r26_after_a_set_back_the_next_name_is_on_record_before_more_is_published_under_it() -> Result<()> {
+    let mut postgres = Postgres::start(PostgresOptions::default()).await?;
+    let mut stage = Stage::on(&postgres).await?;
+    let mut relay = stage.relay().start().await?;
+    let stored = stage.stored();
+    postgres.stop(StopMode::Fast).await?;
+    postgres.save()?;
+    postgres.start_again().await?;
+    stage.client = stage.database.client().await?;
+    let mut ids = stage.commit_events(20).await?;
+    stored.wait_for(ids.len()).await?;
+    postgres.stop(StopMode::Fast).await?;
+    postgres.set_back()?;
+    let mark = relay.log_mark();
+    postgres.start_again().await?;
+    stage.client = stage.database.client().await?;
+    let streams = |line: &str| line.contains("replication session started");
+    relay
+        .wait_for_log_after(mark, "the session after it", LONG, streams)
+        .await?;
+    ids.extend(stage.commit_events(50).await?);
+    let begins = |line: &str| line.contains("beginning the session anew");
+    relay
+        .wait_for_log_after(mark, "the next name", LONG, begins)
+        .await?;
+    stored.wait_for_distinct(ids.len()).await?;
+    assert_eq!(stored.ids(), ids, "each once, and in order");
+    relay.wait_ready(LONG).await?;
+    Ok(())
+}
+
 /// Other messages may come of the same events, so that an id means another one.
 #[tokio::test]
 async fn r26_a_changed_configuration_publishes_by_another_name_and_loses_nothing() -> Result<()> {
