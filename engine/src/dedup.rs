@@ -15,10 +15,12 @@
 //!   newest id, so that what an older connection still has under way means the same events.
 //! - An event at or before the newest mark that is neither was lost on the way or refused, or is of another log: its id is
 //!   passed, so it is published without a name.
-//! - Where the stream no longer has the newest mark, or the log is another one, a count that goes on could give an id to
-//!   another event than an older connection does. So the producer's name has a generation, and the next one begins at 1.
-//!   Nothing is taken for stored then, which gives duplicates, and never a loss.
+//! - Where the stream no longer has the newest mark, or not in time, or the log is another one, a count that goes on could
+//!   give an id to another event than an older connection does. So the producer's name has a generation, and the next one
+//!   begins at 1. Nothing is taken for stored then, which gives duplicates, and never a loss. It is put on record before
+//!   more than one event is published under it ([`Anew`]).
 
+mod beginning;
 mod mark;
 mod tail;
 #[cfg(test)]
@@ -28,6 +30,8 @@ use std::collections::VecDeque;
 
 pub use mark::{Mark, Position};
 pub use tail::{Found, Tail};
+
+use beginning::Beginning;
 
 use crate::amqp::Message;
 use crate::key::EventKey;
@@ -45,6 +49,8 @@ pub const UNCOUNTED: u8 = 1;
 pub struct Resume {
     /// The producer's name, with its generation.
     pub producer: String,
+    /// The generation in it.
+    pub generation: u32,
     /// What the end of the stream tells; none where the broker has nothing of this producer.
     pub found: Option<Found>,
 }
@@ -71,6 +77,21 @@ pub enum Verdict {
     Counted(u64),
     /// Publish it without a name.
     Uncounted,
+    /// Nothing is to be published on this link: see [`Dedup::anew`].
+    Later,
+}
+
+/// What must be begun anew before more is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Anew {
+    /// The session, and so the link: a generation's first event is on record, but whose it is, and who has had the slot
+    /// since, is not known.
+    Session,
+    /// The link, with the next generation: others have left this one.
+    Link,
+    /// The session, with nothing of what was read and settled: others have begun a generation meanwhile, and what was settled
+    /// here under the one before would be missing in their count.
+    Everything,
 }
 
 /// A confirm of nothing that is outstanding.
@@ -96,6 +117,7 @@ pub struct Dedup {
     found: Option<Found>,
     /// The log is another one than that of this producer's marks.
     is_other_log: bool,
+    beginning: Beginning,
     /// The current link's messages without an answer.
     sent: [Outstanding; 2],
     next_uncounted: u64,
@@ -125,10 +147,22 @@ struct Outstanding(VecDeque<(u64, Option<u64>)>);
 impl Dedup {
     /// A link is made.
     pub fn link_up(&mut self, resume: Resume) {
-        let Resume { producer, found } = resume;
+        let Resume {
+            producer,
+            generation,
+            found,
+        } = resume;
         let newest = found.as_ref().map(|found| found.newest);
         let stored_through = newest.map_or(0, |newest| newest.id);
-        if self.producer == producer {
+        let before = if self.producer == producer {
+            Some(self.beginning)
+        } else {
+            let is_new = self.producer.is_empty() || self.is_other_log;
+            (!is_new).then_some(Beginning::Foreign)
+        };
+        self.beginning = Beginning::link_up(before, generation, found.as_ref());
+        // Before a generation has begun nobody's ids are certain, our own included.
+        if before == Some(Beginning::Over) && self.beginning == Beginning::Over {
             self.last = self.last.max(stored_through);
         } else {
             self.assigned.clear();
@@ -161,8 +195,51 @@ impl Dedup {
 
     /// Whether that one's name may not be used any more either.
     #[must_use]
-    pub const fn is_spent(&self) -> bool {
-        self.is_other_log
+    pub fn is_spent(&self) -> bool {
+        self.is_other_log || self.beginning == Beginning::Left
+    }
+
+    /// The session is lost.
+    pub fn session_lost(&mut self) {
+        self.beginning.session_lost();
+    }
+
+    /// A session has begun; it was tried for after the last one was lost.
+    pub fn session_started(&mut self) {
+        self.beginning.session_started();
+    }
+
+    /// Another process delivers what is in flight: what comes later is as for a new process, which has seen the same.
+    pub fn stand_back(&mut self) {
+        let seen = (self.beginning == Beginning::Between)
+            .then(|| (std::mem::take(&mut self.producer), self.beginning));
+        let (producer, beginning) = seen.unwrap_or_default();
+        *self = Self {
+            producer,
+            beginning,
+            ..Self::default()
+        };
+    }
+
+    /// Whether nothing may be published for now: an answer is awaited, or something is to be begun [`anew`](Self::anew).
+    #[must_use]
+    pub const fn waits(&self) -> bool {
+        self.beginning.waits()
+    }
+
+    /// What must be begun anew before more is published.
+    #[must_use]
+    pub const fn anew(&self) -> Option<Anew> {
+        match self.beginning {
+            Beginning::Recorded => Some(Anew::Session),
+            Beginning::Left => Some(Anew::Link),
+            Beginning::Foreign => Some(Anew::Everything),
+            Beginning::Over
+            | Beginning::Empty
+            | Beginning::Sent
+            | Beginning::Between
+            | Beginning::Witnessed => None,
+        }
     }
 
     /// Every event before this place of the window is settled.
@@ -183,21 +260,25 @@ impl Dedup {
         }
         let position = key.position();
         let id = self.id_of(seq);
-        if let Some(found) = &self.found {
-            let is_passed = match id {
-                Some(id) => id <= found.newest.id,
-                None => position <= found.newest.position,
-            };
+        let is_passed = self.found.as_ref().is_some_and(|found| match id {
+            Some(id) => id <= found.newest.id,
+            None => position <= found.newest.position,
+        });
+        if !self.beginning.turn(is_passed) {
+            return Verdict::Later;
+        }
+        if let Some(found) = self.found.as_ref().filter(|_| is_passed) {
             let is_settled = || {
                 let is_of_this_log = key.transaction.commit_time <= found.latest_commit;
                 is_of_this_log && found.newest.floor.position >= Some(position)
             };
-            if is_passed {
-                return match found.has(key) || is_settled() {
-                    true => Verdict::Stored,
-                    false => Verdict::Uncounted,
-                };
-            }
+            return match found.has(key) || is_settled() {
+                true => Verdict::Stored,
+                false => Verdict::Uncounted,
+            };
+        }
+        if self.beginning == Beginning::Empty {
+            self.beginning = Beginning::Sent;
         }
         if let Some(id) = id {
             return Verdict::Counted(id);
@@ -227,7 +308,7 @@ impl Dedup {
     /// followed by [`sent`](Self::sent).
     pub fn write(&mut self, verdict: Verdict, key: Option<&EventKey>, message: &Message, out: &mut Vec<u8>) {
         let (publisher, id, counted) = match verdict {
-            Verdict::Stored => return,
+            Verdict::Stored | Verdict::Later => return,
             Verdict::Counted(id) => (COUNTED, id, id),
             Verdict::Uncounted => (UNCOUNTED, self.next_uncounted, 0),
         };
@@ -250,7 +331,7 @@ impl Dedup {
     pub fn sent(&mut self, verdict: Verdict, tag: u64) {
         let [counted, uncounted] = &mut self.sent;
         match verdict {
-            Verdict::Stored => {}
+            Verdict::Stored | Verdict::Later => {}
             Verdict::Counted(id) => counted.push(id, tag),
             Verdict::Uncounted => {
                 uncounted.push(self.next_uncounted, tag);
@@ -259,15 +340,21 @@ impl Dedup {
         }
     }
 
-    /// The delivery tag of a message that the broker has confirmed.
+    /// The delivery tag of a message that the broker has confirmed. None where that tells nothing about its event: under a
+    /// generation of which nothing was stored the broker may have had another's.
     ///
     /// # Errors
     /// None is outstanding under this id: the link must be given up.
-    pub fn confirmed(&mut self, publisher: u8, id: u64) -> Result<u64, UnknownId> {
+    pub fn confirmed(&mut self, publisher: u8, id: u64) -> Result<Option<u64>, UnknownId> {
         let outstanding = self.sent.get_mut(usize::from(publisher));
-        outstanding
+        let tag = outstanding
             .and_then(|outstanding| outstanding.take(id))
-            .ok_or(UnknownId { publisher, id })
+            .ok_or(UnknownId { publisher, id })?;
+        if publisher == COUNTED && self.beginning == Beginning::Sent {
+            self.beginning = Beginning::Recorded;
+            return Ok(None);
+        }
+        Ok(Some(tag))
     }
 
     fn id_of(&self, seq: Seq) -> Option<u64> {

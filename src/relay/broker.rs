@@ -75,8 +75,8 @@ impl Broker {
         self.side.open_if_due(now, || sink.open(log));
     }
 
-    /// A new session streams: a link to a stream, or a try to make one, is given up for another.
-    pub(super) fn session_opened(&mut self, publisher: &mut impl Publisher, now: Instant) {
+    /// A link to a stream, or a try to make one, is given up for another, as for a new session.
+    pub(super) fn begin_again(&mut self, publisher: &mut impl Publisher, now: Instant) {
         if !self.sink.is_stream() {
             return;
         }

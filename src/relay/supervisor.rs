@@ -215,6 +215,7 @@ impl Relay {
         if published > 0 {
             tracing::trace!(published, in_flight = self.flow.in_flight(), "published");
         }
+        self.begin_anew(now);
         self.send_status(now);
         self.start_errand(now);
         self.start_marks(now);

@@ -9,7 +9,7 @@ use super::{Flow, Link};
 use crate::Lsn;
 use crate::amqp::Message;
 use crate::confirms::{ConfirmError, Outcome};
-use crate::dedup::{UnknownId, Verdict};
+use crate::dedup::{Dedup, UnknownId, Verdict};
 use crate::event::InvalidRow;
 use crate::rate::Rate;
 use crate::window::{Failure, Seq};
@@ -116,9 +116,13 @@ impl Flow {
                     None
                 }
             };
-            if verdict == Some(Verdict::Stored) {
-                self.found_in_stream(seq, now);
-                continue;
+            match verdict {
+                Some(Verdict::Stored) => {
+                    self.found_in_stream(seq, now);
+                    continue;
+                }
+                Some(Verdict::Later) => break,
+                Some(Verdict::Counted(_) | Verdict::Uncounted) | None => {}
             }
             if let Some(spans) = &mut self.spans {
                 spans.sent(seq, message, now);
@@ -240,6 +244,9 @@ impl Flow {
     /// again and again would fill those queues that do accept with duplicates (rule 11).
     fn next_to_send(&mut self, now: Instant) -> Option<Seq> {
         self.link.filter(|link| !link.blocked)?;
+        if self.dedup.as_ref().is_some_and(Dedup::waits) {
+            return None;
+        }
         match self.retry_turn() {
             Turn::Ours(token) => return Some(retries::place(token)),
             Turn::Nobodys => return None,

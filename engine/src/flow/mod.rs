@@ -285,6 +285,7 @@ impl Flow {
             self.forget();
             self.log.session_started(identity, flushed);
         }
+        self.stream_session_started();
         self.marks.session_started(now);
         self.session = Some(Session {
             ledger: Ledger::starting_beyond(self.barrier),
@@ -306,6 +307,7 @@ impl Flow {
     /// The session is lost. What is in flight stays so, and is recognised when the next session brings it again.
     pub fn session_lost(&mut self) {
         if let Some(session) = self.session.take() {
+            self.stream_session_lost();
             self.log.is_flushed(session.received);
             if let Some(open) = session.stream.transaction_key() {
                 self.log.is_flushed_beyond(open.commit_lsn);

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::delivery::DeliveryError;
 use super::{Flow, Link, LogIdentity};
 use crate::amqp::Message;
-use crate::dedup::{Dedup, Resume};
+use crate::dedup::{Anew, Dedup, Resume};
 use crate::event::InvalidRow;
 use crate::stream_protocol::encode::PUBLISH_OVERHEAD;
 use crate::window::Seq;
@@ -51,7 +51,7 @@ impl Flow {
     pub fn stand_back(&mut self) {
         self.forget();
         if let Some(dedup) = &mut self.dedup {
-            *dedup = Dedup::default();
+            dedup.stand_back();
         }
     }
 
@@ -74,8 +74,28 @@ impl Flow {
         let Some(dedup) = &mut self.dedup else {
             return Ok(());
         };
-        let tag = dedup.confirmed(publisher, id)?;
-        self.handle_ack(tag, false, now)
+        match dedup.confirmed(publisher, id)? {
+            Some(tag) => self.handle_ack(tag, false, now),
+            None => Ok(()),
+        }
+    }
+
+    /// What must be begun anew before more is published to a stream.
+    #[must_use]
+    pub fn anew(&self) -> Option<Anew> {
+        self.dedup.as_ref()?.anew()
+    }
+
+    pub(super) fn stream_session_started(&mut self) {
+        if let Some(dedup) = &mut self.dedup {
+            dedup.session_started();
+        }
+    }
+
+    pub(super) fn stream_session_lost(&mut self) {
+        if let Some(dedup) = &mut self.dedup {
+            dedup.session_lost();
+        }
     }
 
     /// The stream has had an event's message since an earlier link, or an earlier process.

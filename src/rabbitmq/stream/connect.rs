@@ -144,6 +144,7 @@ impl Generations {
             );
             return Resume {
                 producer: dedup::producer(base, generation),
+                generation,
                 found: Some(found),
             };
         }
@@ -154,8 +155,10 @@ impl Generations {
             );
         }
         let next = newest.map_or(0, |newest| newest.saturating_add(1));
+        let generation = next.max(self.least);
         Resume {
-            producer: dedup::producer(base, next.max(self.least)),
+            producer: dedup::producer(base, generation),
+            generation,
             found: None,
         }
     }

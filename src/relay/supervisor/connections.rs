@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use walrelay_engine::dedup::Anew;
 use walrelay_engine::flow::{LogIdentity, StreamError};
 
 use super::Relay;
@@ -47,7 +48,7 @@ impl Relay {
             self.struck.forget_position();
             self.drop_outdated_link(OTHER_LOG, now);
         }
-        self.broker.session_opened(&mut self.flow, now);
+        self.broker.begin_again(&mut self.flow, now);
         // After a fail-over no SQL session may land on the server of before (R15).
         self.streaming = Arc::new(self.settings.database.at(session.connector()));
         let slot = self.settings.database.source.slot.clone();
@@ -148,13 +149,41 @@ impl Relay {
         if self.database.up().is_some() {
             self.struck.session_failed(&self.flow);
         }
+        self.session_is_over();
+        drop(self.database.failed(fault, now));
+    }
+
+    fn session_is_over(&mut self) {
         self.flow.session_lost();
         self.errands.stream_lost();
         self.care.stream_lost();
         self.retention.interrupt();
         self.marker.stream_lost();
         self.watch = None;
-        drop(self.database.failed(fault, now));
+    }
+
+    /// Begins anew what the next generation of a stream's producer needs, if anything (R26). Nothing has failed.
+    pub(super) fn begin_anew(&mut self, now: Instant) {
+        match self.flow.anew() {
+            Some(Anew::Session) if self.database.up().is_some() => {
+                tracing::info!("the stream has a new name of ours on record: beginning the session anew");
+                self.session_is_over();
+                drop(self.database.begin_again(now));
+            }
+            Some(Anew::Link) if self.broker.side.up().is_some() => {
+                tracing::info!("others have left this name in the stream: connecting anew for the next one");
+                self.broker.begin_again(&mut self.flow, now);
+            }
+            Some(Anew::Everything) if self.database.up().is_some() => {
+                tracing::info!(
+                    "others have a new name in the stream: beginning the session anew, with all that is not reported"
+                );
+                self.session_is_over();
+                self.flow.stand_back();
+                drop(self.database.begin_again(now));
+            }
+            Some(Anew::Session | Anew::Link | Anew::Everything) | None => {}
+        }
     }
 
     /// Gives up the link since what is in flight on it counts no more.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use tokio_postgres::Client;
 use walrelay_testbed::{
-    Database, Postgres, PostgresOptions, QueueOptions, RabbitMq, RabbitMqOptions, RelayBuilder, StopMode,
-    Vhost, eventually, free_port, shared_postgres,
+    Certificates, Database, Postgres, PostgresOptions, QueueOptions, RabbitMq, RabbitMqOptions, RelayBuilder,
+    StopMode, Vhost, eventually, free_port, shared_postgres,
 };
 
 use super::stored::Stored;
@@ -29,10 +29,23 @@ impl Stage {
     }
 
     async fn on(postgres: &Postgres) -> Result<Self> {
-        let stream_port = free_port();
+        Self::with(postgres, RabbitMqOptions::default(), "tcp").await
+    }
+
+    /// With a stream listener for TLS, and none without.
+    pub(super) async fn with_tls(certificates: &Certificates) -> Result<Self> {
         let options = RabbitMqOptions::default()
-            .plugin("rabbitmq_stream")
-            .config("stream.listeners.tcp.1", &format!("127.0.0.1:{stream_port}"));
+            .tls(certificates)
+            .config("stream.listeners.tcp", "none");
+        Self::with(shared_postgres().await?, options, "ssl").await
+    }
+
+    async fn with(postgres: &Postgres, options: RabbitMqOptions, listener: &str) -> Result<Self> {
+        let stream_port = free_port();
+        let options = options.plugin("rabbitmq_stream").config(
+            &format!("stream.listeners.{listener}.1"),
+            &format!("127.0.0.1:{stream_port}"),
+        );
         let broker = RabbitMq::start(options).await?;
         let World {
             database,
@@ -214,6 +227,39 @@ async fn r26_on_a_server_that_was_set_back_no_new_event_is_taken_for_an_old_one(
         }
         stored.wait_for_distinct(ids.len()).await?;
     }
+    relay.wait_ready(LONG).await?;
+    Ok(())
+}
+
+/// The relay knows of it before a new event comes: its name is spent, and under the next one an event goes out alone first.
+#[tokio::test]
+async fn r26_after_a_set_back_the_next_name_is_on_record_before_more_is_published_under_it() -> Result<()> {
+    let mut postgres = Postgres::start(PostgresOptions::default()).await?;
+    let mut stage = Stage::on(&postgres).await?;
+    let mut relay = stage.relay().start().await?;
+    let stored = stage.stored();
+    postgres.stop(StopMode::Fast).await?;
+    postgres.save()?;
+    postgres.start_again().await?;
+    stage.client = stage.database.client().await?;
+    let mut ids = stage.commit_events(20).await?;
+    stored.wait_for(ids.len()).await?;
+    postgres.stop(StopMode::Fast).await?;
+    postgres.set_back()?;
+    let mark = relay.log_mark();
+    postgres.start_again().await?;
+    stage.client = stage.database.client().await?;
+    let streams = |line: &str| line.contains("replication session started");
+    relay
+        .wait_for_log_after(mark, "the session after it", LONG, streams)
+        .await?;
+    ids.extend(stage.commit_events(50).await?);
+    let begins = |line: &str| line.contains("beginning the session anew");
+    relay
+        .wait_for_log_after(mark, "the next name", LONG, begins)
+        .await?;
+    stored.wait_for_distinct(ids.len()).await?;
+    assert_eq!(stored.ids(), ids, "each once, and in order");
     relay.wait_ready(LONG).await?;
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! What consumers get, and what stands in the way.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result};
 use lapin::types::AMQPValue;
-use walrelay_testbed::QueueOptions;
+use walrelay_testbed::{Certificates, QueueOptions};
 
 use super::deduplication::Stage;
 use crate::complaint::{Part, complains};
@@ -37,6 +39,45 @@ async fn a_consumer_by_amqp_0_9_1_sees_the_message_as_from_an_exchange() -> Resu
     );
     assert_eq!(headers.get("tx_seq"), Some(&AMQPValue::LongLongInt(0)));
     assert!(headers.contains_key("commit_lsn"));
+    relay.wait_ready(LONG).await?;
+    Ok(())
+}
+
+/// The listener's port is another one than that of the URI, and its certificate is looked at all the same.
+#[tokio::test]
+async fn the_stream_port_is_spoken_to_by_tls_where_the_uri_says_amqps() -> Result<()> {
+    let certificates = Certificates::for_names(&["localhost"])?;
+    let stage = Stage::with_tls(&certificates).await?;
+    let uri = stage.vhost.tls_uri().context("no TLS listener")?;
+    let ca = |path: &Path| path.to_string_lossy().into_owned();
+    let other = Certificates::generate()?;
+    let mut relay = stage
+        .relay()
+        .rabbitmq_uri(&uri)
+        .text("rabbitmq.ca_file", &ca(other.ca_path()))
+        .build()?;
+    relay.setup().await?;
+    relay.start()?;
+    complains(
+        &mut relay,
+        Part::Broker,
+        "broker_tls",
+        &["not signed by a trusted root"],
+    )
+    .await?;
+    relay.kill().await?;
+    relay.reconfigure(|relay| relay.text("rabbitmq.ca_file", &ca(certificates.ca_path())))?;
+    relay.start()?;
+    relay.wait_ready(LONG).await?;
+    let stored = stage.stored();
+    let id = insert_event(&stage.client, 1).await?;
+    stored.wait_for(1).await?;
+    // What was stored is read back by TLS too.
+    relay.kill().await?;
+    relay.start()?;
+    let next = insert_event(&stage.client, 2).await?;
+    stored.wait_for(2).await?;
+    assert_eq!(stored.ids(), [id, next]);
     relay.wait_ready(LONG).await?;
     Ok(())
 }

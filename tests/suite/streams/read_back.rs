@@ -4,10 +4,12 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use walrelay::rabbitmq::{BrokerUri, Connector, LinkEvent, Mechanism, StreamProducer, StreamTarget};
+use walrelay::rabbitmq::{
+    BrokerUri, Connector, LinkEvent, Mechanism, StreamLink, StreamProducer, StreamTarget,
+};
 use walrelay_engine::Lsn;
 use walrelay_engine::amqp::{Message, MessageParts, Origin};
-use walrelay_engine::dedup::{Dedup, Verdict};
+use walrelay_engine::dedup::{Anew, Dedup, Verdict};
 use walrelay_engine::flow::{LogIdentity, ProducerLog};
 use walrelay_engine::key::{EventKey, TransactionKey};
 use walrelay_engine::timestamp::PgTimestamp;
@@ -38,10 +40,10 @@ fn connector(stage: &Stage, read_back_timeout: Duration) -> Result<Connector> {
     })
 }
 
-fn event() -> EventKey {
+fn event(number: u64) -> EventKey {
     EventKey {
         transaction: TransactionKey {
-            commit_lsn: Lsn::new(1000),
+            commit_lsn: Lsn::new(1000 + number),
             xid: 1,
             commit_time: PgTimestamp::new(1),
         },
@@ -82,9 +84,9 @@ async fn r26_what_cannot_be_read_back_in_time_makes_the_next_generation_begin() 
     assert!(first.ends_with("/0") && resume.found.is_none(), "{resume:?}");
     let mut dedup = Dedup::default();
     dedup.link_up(resume);
-    let verdict = dedup.judge(0, &event());
+    let verdict = dedup.judge(0, &event(0));
     assert_eq!(verdict, Verdict::Counted(1));
-    dedup.write(verdict, Some(&event()), &message, link.output());
+    dedup.write(verdict, Some(&event(0)), &message, link.output());
     let mut id = 0;
     for count in std::iter::once(IN_ONE).chain([1; ALONE]) {
         for _ in 0..count {
@@ -107,7 +109,7 @@ async fn r26_what_cannot_be_read_back_in_time_makes_the_next_generation_begin() 
 
     let (link, resume) = patient.connect_stream(target, &log).await?;
     assert_eq!(resume.producer, first);
-    assert!(resume.found.is_some_and(|found| found.has(&event())));
+    assert!(resume.found.is_some_and(|found| found.has(&event(0))));
     link.close(LONG).await?;
 
     let target = hasty.stream.as_ref().context("a stream")?;
@@ -129,4 +131,63 @@ async fn r26_what_cannot_be_read_back_in_time_makes_the_next_generation_begin() 
     assert!(resume.producer.ends_with("/2"), "{resume:?}");
     link.close(LONG).await?;
     Ok(())
+}
+
+/// Its first event goes out alone, and the next one only when everyone can see that.
+#[tokio::test]
+async fn r26_the_next_generation_is_on_record_before_more_than_one_event_is_published_under_it() -> Result<()>
+{
+    let stage = Stage::new().await?;
+    let patient = connector(&stage, LONG)?;
+    let hasty = connector(&stage, Duration::ZERO)?;
+    let log = ProducerLog {
+        identity: LogIdentity {
+            system_id: 1,
+            timeline: 1,
+        },
+        producer: None,
+        is_spent: false,
+    };
+    let target = patient.stream.as_ref().context("a stream")?;
+    let mut first = Dedup::default();
+    let (mut link, resume) = patient.connect_stream(target, &log).await?;
+    first.link_up(resume);
+    assert_eq!(publish(&mut first, &mut link, 0).await?, Verdict::Counted(1));
+    assert!(!first.waits());
+    link.close(LONG).await?;
+
+    let mut second = Dedup::default();
+    let hurried = hasty.stream.as_ref().context("a stream")?;
+    let (mut link, resume) = hasty.connect_stream(hurried, &log).await?;
+    second.link_up(resume);
+    assert_eq!(publish(&mut second, &mut link, 0).await?, Verdict::Counted(1));
+    assert!(second.waits());
+    assert_eq!(second.anew(), Some(Anew::Session));
+    link.close(LONG).await?;
+
+    second.session_lost();
+    second.session_started();
+    let (mut link, resume) = patient.connect_stream(target, &log).await?;
+    assert_eq!(Some(resume.producer.as_str()), second.producer());
+    second.link_up(resume);
+    assert_eq!(second.judge(0, &event(0)), Verdict::Stored);
+    assert_eq!(publish(&mut second, &mut link, 1).await?, Verdict::Counted(2));
+    link.close(LONG).await?;
+    Ok(())
+}
+
+/// Publishes an event as what it is judged to be, and waits until it is stored.
+async fn publish(dedup: &mut Dedup, link: &mut StreamLink, number: u64) -> Result<Verdict> {
+    let key = event(number);
+    let verdict = dedup.judge(number, &key);
+    dedup.write(verdict, Some(&key), &message()?, link.output());
+    dedup.sent(verdict, 1);
+    loop {
+        if let Some(LinkEvent::Stored { publisher, id }) = link.next_event()? {
+            dedup.confirmed(publisher, id)?;
+            return Ok(verdict);
+        }
+        let io = poll_fn(|cx| link.poll_io(cx, tokio::time::Instant::now()));
+        tokio::time::timeout(LONG, io).await??;
+    }
 }

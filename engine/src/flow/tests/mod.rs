@@ -16,6 +16,7 @@ mod rig;
 mod sessions;
 mod simulation;
 mod stream;
+mod streaming;
 mod strict;
 mod timers;
 mod world;
