@@ -22,6 +22,9 @@ const NEVER: Duration = Duration::from_secs(24 * 3600);
 pub(super) struct Sweep {
     not_before: Instant,
     under_way: Option<UnderWay>,
+    /// How far sweeps must have come before so many losses are made good: to the transaction that came next when the first
+    /// of them began. While an older one was open then, rows of later ones are beyond its horizon.
+    needed: Option<(u64, i64)>,
 }
 
 #[derive(Debug, Clone)]
@@ -61,6 +64,7 @@ impl Sweep {
         Self {
             not_before: now,
             under_way: None,
+            needed: None,
         }
     }
 
@@ -93,6 +97,11 @@ impl Sweep {
             // Set-up has not said where it may begin; a later process may know.
             Done::Begun(None) => self.not_before = now + NEVER,
             Done::Begun(Some((horizon, tables))) => {
+                if let Some(losses) = losses
+                    && self.needed.is_none_or(|(of, _)| of != losses)
+                {
+                    self.needed = Some((losses, horizon.newest));
+                }
                 self.under_way = losses.map(|losses| UnderWay {
                     losses,
                     horizon,
@@ -119,10 +128,12 @@ impl Sweep {
         let sweep = self.under_way.take_if(|sweep| sweep.tables.is_empty())?;
         let Swept { rows, locked } = sweep.swept;
         tracing::info!(rows, locked, "rows whose marks were lost are marked");
-        if locked > 0 {
+        let is_short = |(_, xid)| i64::try_from(sweep.horizon.before).is_ok_and(|before| before < xid);
+        if locked > 0 || self.needed.is_some_and(is_short) {
             self.failed(now);
             return None;
         }
+        self.needed = None;
         Some((sweep.losses, sweep.horizon.before))
     }
 
