@@ -327,7 +327,7 @@ fault_kinds! {
     ExchangeForbidden: Halted, "exchange_forbidden",
         "give the user write permission on the exchange, and configure permission to declare it ([rabbitmq.declare]): \
          rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ";
-    /// The exchange exists with other properties than those to declare (406), or the broker lacks its type (503).
+    /// The exchange exists with other properties than those to declare (406), or the broker lacks its type (503, from 4.0 on 406).
     ExchangeMismatch: Halted, "exchange_mismatch",
         "make [rabbitmq.declare] agree with the exchange that exists, or leave it out; for x-consistent-hash enable the plugin \
          rabbitmq_consistent_hash_exchange";

@@ -14,14 +14,18 @@ declare -A postgres_packages=(
   [14]=14.23.0-beta.17 [16]=16.14.0-beta.17 [17]=17.10.0-beta.17 [18]=18.4.0-beta.17
 )
 
-# What may differ from version to version, as filters of the suite's test names.
-postgres_tests=(
-  backfill:: backfill_faults:: backfill_marks:: bad_input:: dead_letters:: doubtful_rows:: first_start:: guard:: hosts:: inbox::
-  main_path:: marks:: marks_limits:: moving_from_debezium:: outbox_life:: policies:: prefix:: promotion:: purge:: recover::
-  recover_kept:: replay:: retention:: retry:: rows:: security:: set_back:: setup:: shop:: shutdown:: slot_gone:: smallest_roles::
-  smallest_roles_of_commands:: standby:: wait::
+# Modules of the suite that have nothing to do with the one server or with the other. All the rest runs against each version,
+# what is new included.
+beside_postgres=(
+  acted_on:: admin:: broker_access:: broker_closes:: broker_list:: broker_network:: broker_queues:: cli:: dashboards:: gallery::
+  link:: load:: logs:: mapping_content:: mapping_routes:: resources:: streams:: systemd:: topologies:: tracing::
 )
-rabbitmq_tests=(bad_input:: doctor:: faults:: main_path:: policies:: retry:: security:: shop::)
+beside_rabbitmq=(
+  admin:: backfill:: backfill_marks:: cli:: dashboards:: doubtful_rows:: first_start:: guard:: halts:: ignore_tables:: load:: logs::
+  mapping_columns:: mapping_page:: marks:: marks_limits:: moving:: moving_from_debezium:: outbox_life:: prefix:: promotion::
+  purge:: recover:: recover_kept:: resources:: retention:: rows:: set_back:: setup:: setup_rights:: shards:: slot_gone::
+  smallest_roles:: smallest_roles_of_commands:: standby:: stdout:: systemd:: wait::
+)
 
 test_servers=${XDG_CACHE_HOME:+$XDG_CACHE_HOME/walrelay-test-servers}
 test_servers=${test_servers:-$PWD/target/test-servers}
@@ -65,7 +69,7 @@ test_postgres() {
     return
   fi
   run_tests "PostgreSQL $major ($("$bin/postgres" --version | awk '{print $3}'))" \
-    env WALRELAY_TEST_PG_BIN="$bin" cargo test -p walrelay --test suite -- "${postgres_tests[@]}"
+    env WALRELAY_TEST_PG_BIN="$bin" cargo test -p walrelay --all-features --test suite -- "${beside_postgres[@]/#/--skip=}"
 }
 
 # test_rabbitmq MAJOR
@@ -76,7 +80,7 @@ test_rabbitmq() {
     return
   fi
   run_tests "RabbitMQ $major" \
-    env WALRELAY_TEST_RABBITMQ_BIN="$bin" cargo test -p walrelay --test suite -- "${rabbitmq_tests[@]}"
+    env WALRELAY_TEST_RABBITMQ_BIN="$bin" cargo test -p walrelay --all-features --test suite -- "${beside_rabbitmq[@]/#/--skip=}"
 }
 
 # postgres_bin MAJOR: prints the folder of a server's programs, after fetching them where they are missing.

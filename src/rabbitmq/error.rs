@@ -230,7 +230,7 @@ const fn closed_kind(phase: Phase, code: u16) -> FaultKind {
         }
         (_, reply_code::NOT_FOUND) => FaultKind::ExchangeMissing,
         (_, reply_code::ACCESS_REFUSED) => FaultKind::ExchangeForbidden,
-        // 503: a type of exchange that the broker does not know.
+        // 503: a type of exchange that the broker does not know; from 4.0 on 406.
         (
             Phase::Topology,
             reply_code::PRECONDITION_FAILED | reply_code::NOT_ALLOWED | reply_code::COMMAND_INVALID,

@@ -5,12 +5,13 @@ use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, kill_process, kill_process_group};
 
 use crate::error::{Attempt as _, Error, Result};
-use crate::wait::eventually_some;
+use crate::wait::{eventually, eventually_some};
 use crate::watchdog;
 
 /// The signals that tests send.
@@ -78,7 +79,7 @@ impl Lines {
     }
 
     /// Reads a stream to its end on a thread of its own.
-    fn follow(&self, stream: impl Read + Send + 'static) {
+    fn follow(&self, stream: impl Read + Send + 'static) -> JoinHandle<()> {
         let lines = self.clone();
         std::thread::spawn(move || {
             let mut reader = BufReader::new(stream);
@@ -88,7 +89,7 @@ impl Lines {
                 lines.0.lock().unwrap_or_else(PoisonError::into_inner).push(text);
                 line.clear();
             }
-        });
+        })
     }
 }
 
@@ -98,6 +99,8 @@ pub(crate) struct Process {
     name: String,
     child: Child,
     ended: Option<ExitStatus>,
+    /// What reads its outputs, where they are captured.
+    readers: Vec<JoinHandle<()>>,
     farewell: Signal,
 }
 
@@ -115,6 +118,7 @@ impl Process {
             name: name.to_owned(),
             child,
             ended: None,
+            readers: Vec::new(),
             farewell,
         })
     }
@@ -130,10 +134,10 @@ impl Process {
         command.stderr(Stdio::piped());
         let mut process = Process::spawn(name, command, Signal::Kill)?;
         if let Some(stdout) = process.child.stdout.take() {
-            lines.follow(stdout);
+            process.readers.push(lines.follow(stdout));
         }
         if let Some(stderr) = process.child.stderr.take() {
-            lines.follow(stderr);
+            process.readers.push(lines.follow(stderr));
         }
         Ok(process)
     }
@@ -166,13 +170,19 @@ impl Process {
         Ok(self.ended)
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and until its last line has been read: on a busy machine that may take longer.
     pub(crate) async fn wait_exit(&mut self, deadline: Duration) -> Result<ExitStatus> {
         let what = format!("the end of {}", self.name);
-        eventually_some(&what, deadline, || {
+        let status = eventually_some(&what, deadline, || {
             std::future::ready(self.exit_status().transpose())
         })
-        .await?
+        .await??;
+        let what = format!("the end of what {} writes", self.name);
+        eventually(&what, deadline, || {
+            std::future::ready(self.readers.iter().all(JoinHandle::is_finished))
+        })
+        .await?;
+        Ok(status)
     }
 
     /// SIGKILL to its whole group, and waits for its end.

@@ -359,11 +359,12 @@ async fn a_role_needs_usage_of_the_schema_and_execute_to_emit() -> Result<()> {
         "{}",
         closed.stdout
     );
+    // PostgreSQL 17 gave it a fourth argument.
+    let function = "select oid::regprocedure::text from pg_proc \
+                    where proname = 'pg_logical_emit_message' and proargtypes[2] = 'bytea'::regtype";
+    let function = text(&world.client, function).await?;
     world
-        .grant(
-            "execute on function pg_logical_emit_message(boolean, text, bytea)",
-            &role,
-        )
+        .grant(&format!("execute on function {function}"), &role)
         .await?;
     emit(&client, "3").await?;
     recorder.wait_for_distinct(2, LONG).await?;

@@ -86,12 +86,6 @@ fn insert_into(table: &str) -> String {
     )
 }
 
-/// The server's major version.
-async fn major(world: &World) -> Result<i32> {
-    let version = text(&world.client, "select current_setting('server_version_num')").await?;
-    Ok(version.parse::<i32>()? / 10_000)
-}
-
 /// R8: the live session sees the same as of an administrator's kill.
 #[tokio::test]
 async fn a_slot_whose_wal_was_removed_halts_and_is_not_made_anew() -> Result<()> {
@@ -230,7 +224,7 @@ async fn a_table_dropped_and_created_again_with_other_columns_halts() -> Result<
 #[tokio::test]
 async fn a_table_created_again_in_a_published_schema_halts_before_its_first_row() -> Result<()> {
     let world = World::new().await?;
-    if major(&world).await? < 15 {
+    if world.major().await? < 15 {
         // Schemas are published from 15 on.
         return Ok(());
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use walrelay_testbed::{
-    Postgres, PostgresOptions, Relay, StopMode, TcpProxy, eventually, http_get, shared_rabbitmq,
+    Postgres, PostgresOptions, Relay, Samples, StopMode, TcpProxy, eventually, http_get, shared_rabbitmq,
 };
 
 use crate::complaint::{Part, named};
@@ -94,10 +94,13 @@ async fn metrics_have_help_and_type_and_move_with_the_events() -> Result<()> {
     assert_described(&response.body)?;
 
     let before = relay.metrics().await?;
-    let counters = ["events_read", "published", "confirmed", "transactions"]
-        .map(|name| format!("walrelay_{name}_total"));
+    let counters = ["events_read", "published", "confirmed"].map(|name| format!("walrelay_{name}_total"));
+    let transactions = |metrics: &Samples| metrics.value("walrelay_transactions_total", &[]);
+    // PostgreSQL 14 sends those too that hold nothing for the relay, such as its own.
+    let all_are_sent = world.major().await? < 15;
     assert!(
-        counters.iter().all(|name| before.value(name, &[]) == Some(0.0)),
+        counters.iter().all(|name| before.value(name, &[]) == Some(0.0))
+            && (transactions(&before) == Some(0.0) || all_are_sent),
         "{before:?}"
     );
     for (name, value) in [
@@ -124,7 +127,8 @@ async fn metrics_have_help_and_type_and_move_with_the_events() -> Result<()> {
         let Ok(metrics) = relay.metrics().await else {
             return false;
         };
-        let counted = counters.iter().all(|name| metrics.value(name, &[]) == Some(7.0));
+        let counted = counters.iter().all(|name| metrics.value(name, &[]) == Some(7.0))
+            && (transactions(&metrics) == Some(7.0) || (all_are_sent && transactions(&metrics) > Some(7.0)));
         counted && metrics.value("walrelay_durable_lsn", &[]) > before.value("walrelay_durable_lsn", &[])
     });
     moved.await?;

@@ -26,6 +26,11 @@ async fn wait_for_role(relay: &mut Relay, role: &str, deadline: Duration) -> Res
     Ok(())
 }
 
+async fn published(relay: &Relay) -> Result<f64> {
+    let published = relay.metrics().await?.value("walrelay_published_total", &[]);
+    published.context("the metric")
+}
+
 /// A relay with a take-over time of two seconds.
 fn builder(stage: &Stage) -> RelayBuilder {
     stage
@@ -209,12 +214,14 @@ async fn a_relay_that_the_network_cuts_off_is_followed_and_becomes_the_standby()
     let writer = Writer::start(&stage).await?;
     recorder.wait_for(500, LONG).await?;
 
+    let before = published(&cut_off).await?;
     to_postgres.stall();
     // The take-over time and two seconds.
     wait_for_role(&mut standby, "active", Duration::from_secs(4)).await?;
     let reached = recorder.count();
     recorder.wait_for(reached + 500, LONG).await?;
     cut_off.wait_not_ready(LONG).await?;
+    let unreported = published(&cut_off).await? - before;
 
     to_postgres.cut().await;
     to_postgres.resume();
@@ -223,7 +230,10 @@ async fn a_relay_that_the_network_cuts_off_is_followed_and_becomes_the_standby()
     recorder.wait_for(reached + 500, LONG).await?;
     let committed = writer.stop().await?;
     assert_delivered_in_order(&recorder, &committed).await?;
-    assert!(recorder.duplicates() <= 2 * WINDOW, "{}", recorder.duplicates());
+    // What was on the way, in the sockets' buffers, it still published, and could not report.
+    let duplicates = recorder.duplicates() as f64;
+    let allowed = (2 * WINDOW) as f64 + unreported;
+    assert!(duplicates <= allowed, "{duplicates} of {allowed}");
     Ok(())
 }
 

@@ -54,6 +54,12 @@ impl World {
         Ok(world)
     }
 
+    /// The PostgreSQL server's major version.
+    pub(crate) async fn major(&self) -> Result<u32> {
+        let version = text(&self.client, "select current_setting('server_version_num')").await?;
+        Ok(version.parse::<u32>()? / 10_000)
+    }
+
     /// The relay's settings for this world.
     pub(crate) fn relay(&self) -> RelayBuilder {
         RelayBuilder::new(env!("CARGO_BIN_EXE_walrelay"))

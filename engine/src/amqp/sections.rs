@@ -2,7 +2,8 @@
 //!
 //! The layout is the one in which RabbitMQ itself stores what reaches a stream by AMQP 0-9-1, so that consumers of either
 //! protocol see the same message: what AMQP 1.0 has no place for is in annotations (`x-exchange`) and application
-//! properties (`x-basic-type`). There is no header section: RabbitMQ 3.10 ends an AMQP 0-9-1 consumer's connection over
+//! properties. Type and app id are there twice: RabbitMQ 3.x looks for both among the application properties, and 4.x for
+//! the type among the annotations (`x-basic-type`) and for the app id in the group id. There is no header section: RabbitMQ 3.10 ends an AMQP 0-9-1 consumer's connection over
 //! one. Sections: <https://docs.oasis-open.org/amqp/core/v1.0/os/amqp-core-messaging-v1.0-os.html>, types:
 //! <https://docs.oasis-open.org/amqp/core/v1.0/os/amqp-core-types-v1.0-os.html>.
 
@@ -77,7 +78,8 @@ impl Message {
                     out.extend_from_slice(&[kind::UBYTE, value]);
                 });
             }
-            count + pair(out, "x-basic-expiration", parts.expiration, string)
+            count += pair(out, "x-basic-expiration", parts.expiration, string);
+            count + pair(out, "x-basic-type", parts.message_type, string)
         });
         described(out, section::PROPERTIES);
         compound(out, kind::LIST_32, |out| {
@@ -92,7 +94,9 @@ impl Message {
             // absolute-expiry-time
             out.push(kind::NULL);
             optional(out, parts.timestamp, timestamp);
-            10
+            // group-id
+            optional(out, parts.app_id, string);
+            11
         });
         described(out, section::APPLICATION_PROPERTIES);
         compound(out, kind::MAP_32, |out| {
@@ -303,6 +307,7 @@ mod tests {
             &b"\xa3\x0ax-exchange\xa1\x06outbox"[..],
             b"\xa3\x0dx-routing-key\xa1\x0corder.placed",
             b"\xa3\x15x-basic-delivery-mode\x50\x02",
+            b"\xa3\x0cx-basic-type\xa1\x0bOrderPlaced",
             b"\xa1\x0cx-basic-type\xa1\x0bOrderPlaced",
             b"\xa1\x0ex-basic-app-id\xa1\x08walrelay",
             b"\xa1\x04id-1\x40\x40\x40\x40\x40\xa3\x10application/json\x40\x40\x83",

@@ -28,7 +28,7 @@ pub struct Horizon {
     /// Rows of transactions before this one are decided.
     pub before: u64,
     /// Transactions are numbered from here backwards: a row's number is short of its upper half.
-    newest: i64,
+    pub newest: i64,
     /// Rows of transactions before this one need no sweep, or were not brought by the slot.
     from: i64,
     /// When the slot was created.

@@ -22,6 +22,23 @@ const NEVER: Duration = Duration::from_secs(24 * 3600);
 pub(super) struct Sweep {
     not_before: Instant,
     under_way: Option<UnderWay>,
+    needed: Option<Needed>,
+}
+
+/// How far sweeps must have come before losses are made good: to the transaction that came next when the first of them
+/// began. While an older one was open then, rows of later ones are beyond its horizon.
+#[derive(Debug, Clone, Copy)]
+struct Needed {
+    losses: u64,
+    newest: i64,
+    /// Up to its horizon the first one has done everything.
+    is_swept: bool,
+}
+
+impl Needed {
+    fn is_beyond(self, horizon: &Horizon) -> bool {
+        i64::try_from(horizon.before).is_ok_and(|before| before < self.newest)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -75,6 +92,7 @@ impl Sweep {
         Self {
             not_before: now,
             under_way: None,
+            needed: None,
         }
     }
 
@@ -107,6 +125,19 @@ impl Sweep {
             // Set-up has not said where it may begin; a later process may know.
             Done::Begun(None) => self.not_before = now + NEVER,
             Done::Begun(Some((horizon, tables))) => {
+                if let Some(needed) = self.needed.filter(|needed| Some(needed.losses) == losses) {
+                    // The same rows again would be all that it finds.
+                    if needed.is_swept && needed.is_beyond(&horizon) {
+                        self.failed(now);
+                        return None;
+                    }
+                } else {
+                    self.needed = losses.map(|losses| Needed {
+                        losses,
+                        newest: horizon.newest,
+                        is_swept: false,
+                    });
+                }
                 self.under_way = losses.map(|losses| UnderWay {
                     losses,
                     horizon,
@@ -138,6 +169,12 @@ impl Sweep {
             self.failed(now);
             return None;
         }
+        if let Some(needed) = self.needed.as_mut().filter(|needed| needed.is_beyond(&sweep.horizon)) {
+            needed.is_swept = true;
+            self.failed(now);
+            return None;
+        }
+        self.needed = None;
         Some((sweep.losses, sweep.horizon.before))
     }
 

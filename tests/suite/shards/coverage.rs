@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::Value;
 use walrelay_testbed::Relay;
 
-use super::relay_of;
+use super::{relay_of, world};
 use crate::world::World;
 
 /// What doctor has found about the shards of the table: check, outcome, cause and words; and what mends it.
@@ -34,7 +34,9 @@ async fn found(world: &World, relay: &Relay) -> Result<Vec<String>> {
 
 #[tokio::test]
 async fn doctor_says_which_shard_this_is_and_which_ones_nobody_delivers() -> Result<()> {
-    let world = World::new().await?;
+    let Some(world) = world().await? else {
+        return Ok(());
+    };
     let relays = [
         relay_of(&world, "first", "0/3").build()?,
         relay_of(&world, "second", "1/3").build()?,
@@ -71,7 +73,9 @@ async fn doctor_says_which_shard_this_is_and_which_ones_nobody_delivers() -> Res
 
 #[tokio::test]
 async fn doctor_names_the_slots_that_bring_the_same_rows() -> Result<()> {
-    let world = World::new().await?;
+    let Some(world) = world().await? else {
+        return Ok(());
+    };
     let relay = |name, shard| {
         relay_of(&world, name, shard)
             .extra("after_publish = \"keep\"")

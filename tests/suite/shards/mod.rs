@@ -13,6 +13,12 @@ use walrelay_testbed::{CommandOutput, Recorder, Relay, RelayBuilder};
 
 use crate::world::{LONG, World};
 
+/// A world, or none on a server without row filters, which has no shards.
+async fn world() -> Result<Option<World>> {
+    let world = World::new().await?;
+    Ok((world.major().await? >= 15).then_some(world))
+}
+
 /// A relay of a world, with slot and publication of its own: of a shard (`1/4`), or of all rows (no text).
 fn relay_of(world: &World, name: &str, shard: &str) -> RelayBuilder {
     let relay = world

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use walrelay_testbed::Relay;
 
-use super::relay_of;
+use super::{relay_of, world};
 use crate::complaint::{Part, complains, named};
 use crate::setup::last_line;
 use crate::world::{LONG, World};
@@ -18,7 +18,9 @@ async fn refused(world: &World, relay: &Relay, arguments: &[&str]) -> Result<Str
 /// A filter may hash only what a built-in, immutable function takes as it is: the server refuses a cast in it.
 #[tokio::test]
 async fn an_aggregate_that_no_row_filter_can_hash_is_refused_by_the_name_of_its_type() -> Result<()> {
-    let world = World::new().await?;
+    let Some(world) = world().await? else {
+        return Ok(());
+    };
     world
         .client
         .batch_execute(
@@ -79,7 +81,9 @@ async fn an_aggregate_that_no_row_filter_can_hash_is_refused_by_the_name_of_its_
 
 #[tokio::test]
 async fn every_type_that_has_a_hash_is_set_up_and_found_again() -> Result<()> {
-    let world = World::new().await?;
+    let Some(world) = world().await? else {
+        return Ok(());
+    };
     for (number, kind) in [
         "bigint",
         "integer",
@@ -113,9 +117,31 @@ async fn every_type_that_has_a_hash_is_set_up_and_found_again() -> Result<()> {
     Ok(())
 }
 
+/// Before 15 there are no row filters.
+#[tokio::test]
+async fn a_server_without_row_filters_refuses_a_shard_with_both_versions() -> Result<()> {
+    let world = World::new().await?;
+    if world.major().await? >= 15 {
+        return Ok(());
+    }
+    let relay = relay_of(&world, "half", "0/2").build()?;
+    let said = refused(&world, &relay, &[]).await?;
+    let expected = "shard 0/2 needs row filters, which came with PostgreSQL 15; the server is 14.";
+    ensure!(said.contains(expected), "{said}");
+    let doctor = relay.run_command(&["doctor"]).await?;
+    ensure!(
+        doctor.code() == Some(1) && doctor.stdout.contains(expected),
+        "{}",
+        doctor.stdout
+    );
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_shard_that_is_none_is_refused_with_its_place() -> Result<()> {
-    let world = World::new().await?;
+    let Some(world) = world().await? else {
+        return Ok(());
+    };
     let relay = relay_of(&world, "half", "").build()?;
     let output = relay.run_command(&["setup", "--shard", "4/4"]).await?;
     assert_eq!(output.code(), Some(78));
@@ -130,7 +156,9 @@ async fn a_shard_that_is_none_is_refused_with_its_place() -> Result<()> {
 /// The flag of set-up is not enough: what recovers, or sends rows that are there, needs to know the shard as well.
 #[tokio::test]
 async fn a_relay_that_is_configured_for_other_rows_than_its_publication_has_halts() -> Result<()> {
-    let world = World::new().await?;
+    let Some(world) = world().await? else {
+        return Ok(());
+    };
     let mut relay = relay_of(&world, "half", "").build()?;
     let output = relay.run_command(&["setup", "--shard", "1/2"]).await?;
     ensure!(output.code() == Some(0), "{output:?}");
@@ -162,7 +190,9 @@ async fn a_relay_that_is_configured_for_other_rows_than_its_publication_has_halt
 
 #[tokio::test]
 async fn a_slot_of_another_shard_is_not_taken() -> Result<()> {
-    let world = World::new().await?;
+    let Some(world) = world().await? else {
+        return Ok(());
+    };
     let first = relay_of(&world, "same", "0/2").build()?;
     first.setup().await?;
     let owners = "select string_agg(shard || ' ' || slot, ', ') from walrelay.mark_owners";
@@ -186,7 +216,9 @@ async fn a_slot_of_another_shard_is_not_taken() -> Result<()> {
 /// R5: a row filter is part of what the guard compares.
 #[tokio::test]
 async fn r5_a_filter_that_is_changed_halts_even_if_it_is_changed_back() -> Result<()> {
-    let world = World::new().await?;
+    let Some(world) = world().await? else {
+        return Ok(());
+    };
     let mut relay = relay_of(&world, "half", "1/2")
         .text("postgres.guard_interval", "1s")
         .start()

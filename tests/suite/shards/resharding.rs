@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::task::JoinHandle;
 use walrelay_testbed::{Delivery, Relay, eventually};
 
-use super::relay_of;
+use super::{relay_of, world};
 use crate::setup::stop;
 use crate::world::{LONG, World, header, text};
 
@@ -225,9 +225,11 @@ fn check(deliveries: &[Delivery], last: &HashMap<String, u64>) -> Result<usize> 
     Ok(again)
 }
 
-/// Reshards again and again, while events are written. Returns how many came twice.
-async fn through(cuts: &[usize], advances: bool) -> Result<usize> {
-    let world = World::new().await?;
+/// Reshards again and again, while events are written. Returns how many came twice, or nothing where there are no shards.
+async fn through(cuts: &[usize], advances: bool) -> Result<Option<usize>> {
+    let Some(world) = world().await? else {
+        return Ok(None);
+    };
     let recorder = world.recorder().await?;
     let mut relays = None;
     let mut writing = None;
@@ -255,21 +257,22 @@ async fn through(cuts: &[usize], advances: bool) -> Result<usize> {
         text(&world.client, left).await.is_ok_and(|left| left == "0")
     })
     .await?;
-    check(&recorder.deliveries(), &last)
+    check(&recorder.deliveries(), &last).map(Some)
 }
 
 /// R25: nothing is lost, first deliveries keep their order, and what came between the new starts and the old ends comes twice.
 #[tokio::test]
 async fn r25_the_number_of_shards_is_changed_by_the_steps_of_the_page_and_nothing_is_lost() -> Result<()> {
     let again = through(&[1, 2, 3, 1], false).await?;
-    assert!(again > 0, "the page says that some come twice");
+    assert_ne!(again, Some(0), "the page says that some come twice");
     Ok(())
 }
 
 /// R25: what one old relay has confirmed, the new ones can leave out.
 #[tokio::test]
 async fn r25_new_slots_that_are_advanced_to_where_the_old_one_ended_send_nothing_twice() -> Result<()> {
-    assert_eq!(through(&[1, 2], true).await?, 0);
+    let again = through(&[1, 2], true).await?;
+    assert!(again.is_none_or(|again| again == 0), "{again:?} came twice");
     Ok(())
 }
 
@@ -283,7 +286,9 @@ async fn r25_new_slots_are_advanced_to_the_first_end_of_several() -> Result<()> 
 /// An old relay that was not drained past a new start has events that nobody else brings: its slot may not be passed over.
 #[tokio::test]
 async fn r25_a_new_slot_cannot_be_advanced_to_before_its_start() -> Result<()> {
-    let world = World::new().await?;
+    let Some(world) = world().await? else {
+        return Ok(());
+    };
     let old = relay_of(&world, "old_0", "").build()?;
     old.setup().await?;
     world.commit_events(3).await?;
