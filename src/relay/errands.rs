@@ -449,8 +449,9 @@ async fn carry_out(
         Errand::Guard => {
             let seen = guard::check(session, &settings.source).await?;
             let end = seen.log_end;
-            backfill::check_set_up(session, slot).await?;
-            let are_due = backfill::are_due_of(session, slot, settings.source.tables()).await?;
+            // The list of copyings is read only where there is one: a role may have no right to it before.
+            let are_due = backfill::noted(session, slot).await?.first.is_some()
+                && backfill::are_due_of(session, slot, settings.source.tables()).await?;
             let sample = seen.slot.map(|slot| SlotSample {
                 retained_bytes: slot.retained_bytes(end),
                 safe_bytes: slot.safe_wal_size,

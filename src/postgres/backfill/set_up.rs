@@ -31,29 +31,37 @@ pub(in crate::postgres) async fn set_up(session: &ControlSession, slot: &SlotNam
 }
 
 async fn look(session: &ControlSession, slot: &SlotName) -> Result<SetUp, Error> {
-    const LOOK: Use = Use::own("look whether set-up ended", "select", &["slots", "state"]);
-    let sql = "select consistent_point is null, \
-               exists (select from walrelay.state where slot = $1 and baseline_by = 'recover') \
-               from walrelay.slots where slot = $1";
+    const LOOK: Use = Use::own("look whether set-up ended", "select", &["slots"]);
+    let sql = "select consistent_point is null from walrelay.slots where slot = $1";
     let row = LOOK
         .run(session.role(), session.client().query_opt(sql, &[&slot.as_str()]))
         .await?;
     let Some(row) = row else {
         return Ok(SetUp::NotBegun);
     };
+    match column(&row, 0, LOOK.purpose)? {
+        true => Ok(SetUp::Interrupted(by_whom(session, slot).await?)),
+        false => Ok(SetUp::Ended),
+    }
+}
+
+/// Apart from what is asked each time: it takes a right of its own.
+async fn by_whom(session: &ControlSession, slot: &SlotName) -> Result<Unfit, Error> {
+    const LOOK: Use = Use::own("look what was interrupted", "select", &["state"]);
+    let sql = "select exists (select from walrelay.state where slot = $1 and baseline_by = 'recover')";
+    let row = LOOK
+        .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
+        .await?;
     let slot = slot.clone();
-    Ok(
-        match (column(&row, 0, LOOK.purpose)?, column(&row, 1, LOOK.purpose)?) {
-            (false, _) => SetUp::Ended,
-            (true, true) => SetUp::Interrupted(Unfit::RecoveryInterrupted { slot }),
-            (true, false) => SetUp::Interrupted(Unfit::SetupInterrupted { slot }),
-        },
-    )
+    Ok(match column(&row, 0, LOOK.purpose)? {
+        true => Unfit::RecoveryInterrupted { slot },
+        false => Unfit::SetupInterrupted { slot },
+    })
 }
 
 /// Checks that no set-up of the slot was interrupted.
 ///
-/// Grants: usage on schema `walrelay`, select on `walrelay.slots` and `walrelay.state`.
+/// Grants: usage on schema `walrelay`, select on `walrelay.slots`; on `walrelay.state` to tell what was interrupted.
 ///
 /// # Errors
 /// [`Unfit::SetupInterrupted`] or [`Unfit::RecoveryInterrupted`], or the query fails.
@@ -64,22 +72,26 @@ pub async fn check_set_up(session: &ControlSession, slot: &SlotName) -> Result<(
     }
 }
 
-/// Looks what is noted of the slot.
+/// Looks what is noted of the slot. Where nothing is, a role needs no right to the list of copyings.
 ///
-/// Grants: as for [`check_set_up`]; select on `walrelay.backfill` and `walrelay.backfills`.
+/// Grants: as for [`check_set_up`]; select on `walrelay.backfill`, and on `walrelay.backfills` where rows are noted.
 ///
 /// # Errors
 /// Those of [`check_set_up`].
 pub async fn noted(session: &ControlSession, slot: &SlotName) -> Result<Noted, Error> {
-    const LOOK: Use = Use::own("look for rows without a mark", "select", &["backfill"]);
+    const LOOK: Use = Use::own("look for rows to be backfilled", "select", &["backfill"]);
     check_set_up(session, slot).await?;
-    let sql = "select exists (select from walrelay.backfill where slot = $1 and is_settled)";
+    let sql = "select exists (select from walrelay.backfill where slot = $1 and not is_settled), \
+               exists (select from walrelay.backfill where slot = $1 and is_settled)";
     let row = LOOK
         .run(session.role(), session.client().query_one(sql, &[&slot.as_str()]))
         .await?;
     Ok(Noted {
-        first: load::first(session, slot).await?,
-        is_unmarked: column(&row, 0, LOOK.purpose)?,
+        first: match column(&row, 0, LOOK.purpose)? {
+            true => load::first(session, slot).await?,
+            false => None,
+        },
+        is_unmarked: column(&row, 1, LOOK.purpose)?,
     })
 }
 

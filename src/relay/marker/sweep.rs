@@ -169,7 +169,11 @@ impl Sweep {
             self.failed(now);
             return None;
         }
-        if let Some(needed) = self.needed.as_mut().filter(|needed| needed.is_beyond(&sweep.horizon)) {
+        if let Some(needed) = self
+            .needed
+            .as_mut()
+            .filter(|needed| needed.is_beyond(&sweep.horizon))
+        {
             needed.is_swept = true;
             self.failed(now);
             return None;
