@@ -1,3 +1,4 @@
+mod stream;
 mod world;
 
 use proptest::prelude::*;
