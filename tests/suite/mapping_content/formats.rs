@@ -18,7 +18,12 @@ fn content_type(delivery: &Delivery) -> String {
 
 /// `outbox.format` and what belongs to it, ahead of the tables that a world's relay has below.
 fn format(format: &str) -> String {
-    format!("format = '{format}'\ncloudevents = {{ source = '//shop/{{aggregate_type}}', prefix = 'ce-' }}\n")
+    let attributes = match format {
+        "cloudevents-binary" => "cloudevents = { source = '//shop/{aggregate_type}', prefix = 'ce-' }",
+        "cloudevents-structured" => "cloudevents = { source = '//shop/{aggregate_type}' }",
+        _ => "",
+    };
+    format!("format = '{format}'\n{attributes}\n")
 }
 
 /// A relay of this format; an event with headers, and what came of it.
