@@ -7,7 +7,7 @@ use uuid::Uuid;
 use walrelay_outbox::{Event, Outbox};
 use walrelay_testbed::{RelayBuilder, eventually};
 
-use crate::world::{LONG, World, insert_event, text, tx_seq, wal_end};
+use crate::world::{LONG, World, insert_event, text, tx_seq, wait_true, wal_end};
 
 impl World {
     /// The settings of a relay without any outbox table.
@@ -199,10 +199,7 @@ async fn a_table_and_messages_keep_the_order_of_their_transaction() -> Result<()
     assert_eq!(places, [Some(0), Some(2), Some(3)]);
     // Only rows of the table are marked.
     let marked = "select (count(*) = 40)::text from outbox_events where sent_at is not null";
-    eventually("the rows to be marked", LONG, async || {
-        text(client, marked).await.is_ok_and(|all| all == "true")
-    })
-    .await?;
+    wait_true(client, "the rows to be marked", marked).await?;
     drop(relay);
     Ok(())
 }
@@ -284,12 +281,7 @@ async fn what_cannot_serve_events_without_a_table_says_so() -> Result<()> {
     relay.kill().await?;
     let slot_free =
         "select (active_pid is null)::text from pg_replication_slots where database = current_database()";
-    eventually("the slot to be free", LONG, async || {
-        text(&world.client, slot_free)
-            .await
-            .is_ok_and(|free| free == "true")
-    })
-    .await?;
+    wait_true(&world.client, "the slot to be free", slot_free).await?;
     let unconfirmed = relay.run_command(&["recover", "--new-slot"]).await?;
     assert_ne!(unconfirmed.code(), Some(0), "{}", unconfirmed.stdout);
     assert!(

@@ -12,12 +12,12 @@ use lapin::types::ShortString;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use walrelay_testbed::{
-    CommandOutput, Delivery, QueueOptions, RabbitMq, RabbitMqOptions, Recorder, Relay, eventually, free_port,
+    CommandOutput, Delivery, QueueOptions, RabbitMq, RabbitMqOptions, Recorder, Relay, free_port,
     shared_postgres,
 };
 
 use crate::streams::stored::Stored;
-use crate::world::{LONG, World, text};
+use crate::world::{LONG, World, wait_true};
 
 /// What a file needs beside servers.
 struct Example {
@@ -240,10 +240,7 @@ async fn to_a_queue(
     );
     if !example.afterwards.is_empty() {
         let sql = format!("select ({})::text", example.afterwards);
-        eventually(example.afterwards, LONG, async || {
-            text(&world.client, &sql).await.is_ok_and(|holds| holds == "true")
-        })
-        .await?;
+        wait_true(&world.client, example.afterwards, &sql).await?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use tokio_postgres::Client;
 use walrelay_testbed::{Readiness, Relay, Signal, eventually};
 
-use crate::world::{EXCHANGE, LONG, QUEUE, World, insert_event, text, wal_end};
+use crate::world::{EXCHANGE, LONG, QUEUE, World, insert_event, text, wait_true, wal_end};
 
 /// How many rows of the outbox there are, and how many of them are unsent.
 pub(crate) async fn rows(client: &Client) -> Result<(i64, i64)> {
@@ -211,19 +211,9 @@ async fn a_relay_killed_in_the_middle_of_a_marking_batch_leaves_no_published_row
     // Marking has lasted for longer than a second, and a first batch has failed, which is on record.
     world.wait_flushed(committed).await?;
     let recorded = "select (not settled_complete)::text from walrelay.state";
-    eventually("the failure to be on record", LONG, async || {
-        text(&world.client, recorded)
-            .await
-            .is_ok_and(|recorded| recorded == "true")
-    })
-    .await?;
+    wait_true(&world.client, "the failure to be on record", recorded).await?;
     let waits = "select exists (select from pg_locks where relation = 'outbox_events'::regclass and not granted)::text";
-    eventually("a batch to wait for the table", LONG, async || {
-        text(&world.client, waits)
-            .await
-            .is_ok_and(|waits| waits == "true")
-    })
-    .await?;
+    wait_true(&world.client, "a batch to wait for the table", waits).await?;
     relay.kill().await?;
     other.batch_execute("rollback").await?;
     relay.start()?;
@@ -463,12 +453,7 @@ async fn a_sweep_marks_no_row_that_was_not_published() -> Result<()> {
     assert_eq!(skip.code(), Some(0), "{}", skip.stderr);
     world.wait_flushed(committed).await?;
     let recorded = "select (count(settled_at) = 1)::text from walrelay.skips";
-    eventually("the skip to be on record", LONG, async || {
-        text(&world.client, recorded)
-            .await
-            .is_ok_and(|recorded| recorded == "true")
-    })
-    .await?;
+    wait_true(&world.client, "the skip to be on record", recorded).await?;
     relay.kill().await?;
     other.batch_execute("rollback").await?;
     // Only what was settled and not yet stored could be missing on record.

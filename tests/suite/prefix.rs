@@ -7,7 +7,7 @@ use walrelay_testbed::{
 };
 
 use crate::source::SetUp;
-use crate::world::{EXCHANGE, LONG, QUEUE, World, insert_event, text, wal_end};
+use crate::world::{EXCHANGE, LONG, QUEUE, World, insert_event, text, wait_true, wal_end};
 
 /// A relay killed within a transaction of so many events sends again what was settled since the last stored prefix, and
 /// what was in flight. Returns how many that were.
@@ -122,12 +122,7 @@ async fn an_idle_relay_stores_no_prefix() -> Result<()> {
     world.commit_events(3).await?;
     recorder.wait_for_distinct(3, LONG).await?;
     let complete = "select settled_complete::text from walrelay.state where settled_tx_seq is not null";
-    eventually("the prefix to be stored", LONG, async || {
-        text(&world.client, complete)
-            .await
-            .is_ok_and(|complete| complete == "true")
-    })
-    .await?;
+    wait_true(&world.client, "the prefix to be stored", complete).await?;
     world.wait_flushed(wal_end(&world.client).await?).await?;
     let row = "select ctid::text || xmin from walrelay.state";
     let before = text(&world.client, row).await?;

@@ -9,7 +9,7 @@ use crate::complaint::{Part, named};
 use crate::halts::halts;
 use crate::marks::wait_for_rows;
 use crate::setup::{last_line, normalised, said, stop};
-use crate::world::{LONG, World, insert_event, text};
+use crate::world::{LONG, World, insert_event, wait_true};
 
 /// R5: an alteration and back has lost two rows, and one was being written meanwhile.
 #[tokio::test]
@@ -43,12 +43,7 @@ async fn r23_rows_that_a_slot_missed_are_sent_if_that_is_asked_for() -> Result<(
     let recover = async { relay.run_command(&["recover", "--rescan"]).await };
     let end = async {
         let waits = "select exists (select from pg_locks where relation = 'outbox_events'::regclass and not granted)::text";
-        walrelay_testbed::eventually("recover to wait for the writer", LONG, async || {
-            text(&world.client, waits)
-                .await
-                .is_ok_and(|waits| waits == "true")
-        })
-        .await?;
+        wait_true(&world.client, "recover to wait for the writer", waits).await?;
         anyhow::Ok(writer.batch_execute("commit").await?)
     };
     let (output, ended) = tokio::join!(recover, end);

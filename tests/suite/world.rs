@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio_postgres::Client;
 use walrelay_testbed::{
-    Database, Delivery, Postgres, QueueOptions, RabbitMq, Recorder, Relay, RelayBuilder, Vhost,
+    Database, Delivery, Postgres, QueueOptions, RabbitMq, Recorder, Relay, RelayBuilder, Vhost, eventually,
     eventually_some, shared_postgres, shared_rabbitmq,
 };
 
@@ -125,6 +125,15 @@ pub(crate) async fn wal_end(client: &Client) -> Result<i64> {
 /// A single text out of the database.
 pub(crate) async fn text(client: &Client, sql: &str) -> Result<String> {
     Ok(client.query_one(sql, &[]).await?.get(0))
+}
+
+/// Waits until a query's one text is `true`.
+pub(crate) async fn wait_true(client: &Client, what: &str, sql: &str) -> Result<()> {
+    eventually(what, LONG, async || {
+        text(client, sql).await.is_ok_and(|text| text == "true")
+    })
+    .await?;
+    Ok(())
 }
 
 /// Where the transaction of a held event committed, from the error that names it: `event ID at LSN:SEQ: why`.

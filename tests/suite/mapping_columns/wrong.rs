@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use walrelay_testbed::{Postgres, PostgresOptions, RelayBuilder, eventually, shared_rabbitmq};
+use walrelay_testbed::{Postgres, PostgresOptions, RelayBuilder, shared_rabbitmq};
 
 use super::{DEBEZIUM, Shape, stable};
 use crate::marks::{metric, plain_role, wait_for_degraded};
 use crate::setup::last_line;
-use crate::world::{LONG, World, text, wal_end};
+use crate::world::{LONG, World, wait_true, wal_end};
 
 /// What of a configuration differs from [`DEBEZIUM`]'s: keys of `[[outbox]]`.
 type Other<'a> = &'a [(&'a str, &'a str)];
@@ -211,12 +211,7 @@ async fn a_sweep_that_leaves_rows_unsent_degrades_the_relay() -> Result<()> {
     recorder.wait_for_distinct(3, LONG).await?;
     world.wait_flushed(wal_end(&world.client).await?).await?;
     let recorded = "select (not settled_complete)::text from walrelay.state";
-    eventually("the failure to be on record", LONG, async || {
-        text(&world.client, recorded)
-            .await
-            .is_ok_and(|recorded| recorded == "true")
-    })
-    .await?;
+    wait_true(&world.client, "the failure to be on record", recorded).await?;
     relay.kill().await?;
     locker.batch_execute("rollback").await?;
     relay.start()?;

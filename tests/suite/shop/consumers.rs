@@ -14,7 +14,7 @@ use walrelay_shop::orders::OrderEvent;
 use walrelay_shop::risk::Risk;
 use walrelay_testbed::{Database, TcpProxy, Vhost, eventually, shared_postgres, shared_rabbitmq};
 
-use crate::world::{LONG, text};
+use crate::world::{LONG, text, wait_true};
 
 /// A database and a vhost, and a way to publish what a relay would.
 struct Stage {
@@ -68,12 +68,7 @@ impl Stage {
             "select (to_regclass('{}.processed_events') is not null)::text",
             W::NAME
         );
-        eventually("the consumer's tables", LONG, async || {
-            text(&self.client, &table)
-                .await
-                .is_ok_and(|there| there == "true")
-        })
-        .await?;
+        wait_true(&self.client, "the consumer's tables", &table).await?;
         Ok(running)
     }
 

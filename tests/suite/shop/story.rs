@@ -10,7 +10,7 @@ use walrelay_testbed::{
 
 use super::account::{Ledger, violations};
 use super::buyer::{Buyer, Progress};
-use crate::world::{LONG, text};
+use crate::world::{LONG, text, wait_true};
 
 /// How many orders are under way at once.
 const BUYERS: usize = 6;
@@ -93,10 +93,7 @@ impl Stage {
         let client = database.client().await?;
         let tables = "select (count(*) = 4)::text from pg_tables
                       where tablename = 'processed_events' or (schemaname = 'public' and tablename = 'orders')";
-        eventually("the shop's tables", LONG, async || {
-            text(&client, tables).await.is_ok_and(|there| there == "true")
-        })
-        .await?;
+        wait_true(&client, "the shop's tables", tables).await?;
         client.batch_execute(plan.sabotage).await?;
         for consumer in CONSUMERS {
             // It counts deliveries: a sequence does not roll back.

@@ -53,6 +53,18 @@ async fn too_late(hasty: &Connector, log: &ProducerLog) -> Result<(StreamLink, R
     }
 }
 
+/// The log of which nothing was published yet.
+fn new_log() -> ProducerLog {
+    ProducerLog {
+        identity: LogIdentity {
+            system_id: 1,
+            timeline: 1,
+        },
+        producer: None,
+        is_spent: false,
+    }
+}
+
 fn event(number: u64) -> EventKey {
     EventKey {
         transaction: TransactionKey {
@@ -82,14 +94,7 @@ async fn r26_what_cannot_be_read_back_in_time_makes_the_next_generation_begin() 
     let stage = Stage::new().await?;
     let patient = connector(&stage, LONG)?;
     let hasty = connector(&stage, Duration::ZERO)?;
-    let mut log = ProducerLog {
-        identity: LogIdentity {
-            system_id: 1,
-            timeline: 1,
-        },
-        producer: None,
-        is_spent: false,
-    };
+    let mut log = new_log();
     let target = patient.stream.as_ref().context("a stream")?;
     let message = message()?;
     let (mut link, resume) = patient.connect_stream(target, &log).await?;
@@ -149,14 +154,7 @@ async fn r26_the_next_generation_is_on_record_before_more_than_one_event_is_publ
     let stage = Stage::new().await?;
     let patient = connector(&stage, LONG)?;
     let hasty = connector(&stage, Duration::ZERO)?;
-    let log = ProducerLog {
-        identity: LogIdentity {
-            system_id: 1,
-            timeline: 1,
-        },
-        producer: None,
-        is_spent: false,
-    };
+    let log = new_log();
     let target = patient.stream.as_ref().context("a stream")?;
     let mut first = Dedup::default();
     let (mut link, resume) = patient.connect_stream(target, &log).await?;
